@@ -1,1 +1,13 @@
-//! placeholder
+//! Kernel doors and raw memory for Weir: the home of `unsafe`.
+//!
+//! Everything that talks to the kernel or dereferences an address lies here, behind interfaces
+//! whose unsafe acts are few: registering memory with a userfaultfd, moving pages under somebody's
+//! feet, and lending frames. What the kernel can do is decided once, in [`probe`].
+
+pub mod codec;
+pub mod mem;
+pub mod pager;
+pub mod probe;
+pub mod sys;
+pub mod thread;
+pub mod uffd;

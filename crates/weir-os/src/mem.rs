@@ -1,0 +1,242 @@
+//! Raw memory from the kernel: mappings that never pass through a symbol that can be
+//! interposed, and flat tables of atomics in them.
+
+use crate::sys::{Errno, syscall};
+use core::marker::PhantomData;
+
+/// Bytes in a page. Weir runs on kernels with 4 KiB base pages only; `probe` refuses others.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Protection of a mapping: the `PROT_*` bits.
+pub type Prot = i32;
+/// Read and write.
+pub const PROT_RW: Prot = libc::PROT_READ | libc::PROT_WRITE;
+
+/// An anonymous private mapping owned by this value and unmapped when it drops.
+#[derive(Debug)]
+pub struct Mapping {
+    base: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps `len` bytes (rounded up to pages) of zeroed memory, readable and writable, without
+    /// reserving swap or commit for them.
+    pub fn anon(len: usize) -> Result<Mapping, Errno> {
+        Self::map(0, len, PROT_RW, 0)
+    }
+
+    /// Reserves `len` bytes of address space without access; at `hint` when that range is free
+    /// and `hint` is not 0, else fails with EEXIST.
+    pub fn reserve(hint: usize, len: usize) -> Result<Mapping, Errno> {
+        Self::map(hint, len, libc::PROT_NONE, if hint != 0 { libc::MAP_FIXED_NOREPLACE } else { 0 })
+    }
+
+    fn map(hint: usize, len: usize, prot: Prot, extra: i32) -> Result<Mapping, Errno> {
+        let len = round_up_page(len);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | extra;
+        // SAFETY: without MAP_FIXED (NOREPLACE never replaces) no existing mapping is touched.
+        let base = unsafe {
+            syscall(libc::SYS_mmap, [hint, len, prot as usize, flags as usize, usize::MAX, 0])?
+        };
+        let mapping = Mapping { base, len };
+        if hint != 0 && base != hint {
+            return Err(Errno::EEXIST); // kernels before 4.17 take NOREPLACE as a mere hint
+        }
+        Ok(mapping)
+    }
+
+    /// First address.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Names the mapping in `/proc/PID/maps` (`[anon:weir-...]`); kernels built without that
+    /// feature refuse, which is harmless.
+    pub fn name(&self, name: &core::ffi::CStr) {
+        const PR_SET_VMA: usize = 0x53564d41;
+        const PR_SET_VMA_ANON_NAME: usize = 0;
+        // SAFETY: the kernel reads the NUL-terminated name.
+        let _ = unsafe {
+            syscall(
+                libc::SYS_prctl,
+                [PR_SET_VMA, PR_SET_VMA_ANON_NAME, self.base, self.len, name.as_ptr() as usize, 0],
+            )
+        };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range belongs to this value; borrows of it end before the drop.
+        let _ = unsafe { syscall(libc::SYS_munmap, [self.base, self.len, 0, 0, 0, 0]) };
+    }
+}
+
+/// Rounds up to whole pages.
+pub const fn round_up_page(len: usize) -> usize {
+    (len + PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
+}
+
+/// `mprotect`.
+///
+/// # Safety
+/// - no live reference may be made invalid by losing access to the range.
+pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { syscall(libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]).map(|_| ()) }
+}
+
+/// `madvise`.
+///
+/// # Safety
+/// - an advice that drops contents (`MADV_DONTNEED`, ...) must not hit memory in use.
+pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(|_| ()) }
+}
+
+/// Drops the contents of a range: its pages leave RAM, later reads give zeros (or a fault that
+/// userfaultfd sees).
+///
+/// # Safety
+/// - nobody may rely on the contents.
+pub unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { advise(addr, len, libc::MADV_DONTNEED) }
+}
+
+/// Faults in and makes writable every page of the range (kernel 5.14), breaking copy-on-write
+/// sharing left by a fork. Contents stay.
+///
+/// # Safety
+/// - the range must be mapped, writable and, if registered with a userfaultfd, present.
+pub unsafe fn populate_write(addr: usize, len: usize) -> Result<(), Errno> {
+    const MADV_POPULATE_WRITE: i32 = 23;
+    // SAFETY: passed on to the caller.
+    match unsafe { advise(addr, len, MADV_POPULATE_WRITE) } {
+        Err(Errno::EINVAL) => {
+            // Before 5.14: touch each page. A volatile read and write of the same byte.
+            for page in (addr..addr + len).step_by(PAGE_BYTES) {
+                // SAFETY: mapped and writable by contract; an atomic add of 0 changes nothing.
+                let byte = unsafe { &*(page as *const core::sync::atomic::AtomicU8) };
+                byte.fetch_add(0, core::sync::atomic::Ordering::Relaxed);
+            }
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Which pages of the range are in RAM, one byte each (bit 0), as `mincore` says.
+pub fn mincore(addr: usize, len: usize, out: &mut [u8]) -> Result<(), Errno> {
+    assert!(out.len() * PAGE_BYTES >= len);
+    // SAFETY: the kernel writes one byte per page into the live slice.
+    unsafe { syscall(libc::SYS_mincore, [addr, len, out.as_mut_ptr() as usize, 0, 0, 0]).map(|_| ()) }
+}
+
+/// Types that are valid when all their bytes are zero and are shared between threads by
+/// atomics alone.
+///
+/// # Safety
+/// - the all-zero bit pattern must be a valid value.
+pub unsafe trait ZeroValid: Sync {}
+
+// SAFETY: zero is a value of every atomic integer.
+unsafe impl ZeroValid for core::sync::atomic::AtomicU64 {}
+// SAFETY: as above.
+unsafe impl ZeroValid for core::sync::atomic::AtomicU32 {}
+// SAFETY: an array of valid values.
+unsafe impl<T: ZeroValid, const N: usize> ZeroValid for [T; N] {}
+
+/// One cache line of small words, for per-block rows.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Line {
+    /// Six 32-bit words.
+    pub w32: [core::sync::atomic::AtomicU32; 6],
+    /// Five 64-bit words.
+    pub w64: [core::sync::atomic::AtomicU64; 5],
+}
+const _: () = assert!(size_of::<Line>() == 64);
+// SAFETY: made of values that are valid when zero.
+unsafe impl ZeroValid for Line {}
+
+/// A flat table of `T` in its own mapping; rows cost RAM only once touched.
+#[derive(Debug)]
+pub struct Table<T: ZeroValid> {
+    map: Mapping,
+    rows: usize,
+    _rows: PhantomData<T>,
+}
+
+impl<T: ZeroValid> Table<T> {
+    /// A table of `rows` zeroed rows.
+    pub fn new(rows: usize, name: &core::ffi::CStr) -> Result<Self, Errno> {
+        let map = Mapping::anon(rows.max(1) * size_of::<T>())?;
+        map.name(name);
+        Ok(Table { map, rows, _rows: PhantomData })
+    }
+
+    /// Number of rows.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Where it lies, for size accounting: (first address, bytes).
+    pub fn extent(&self) -> (usize, usize) {
+        (self.map.base, self.map.len)
+    }
+
+    /// Row `i`. Panics when out of range.
+    #[inline]
+    pub fn row(&self, i: usize) -> &T {
+        assert!(i < self.rows, "table row out of range");
+        // SAFETY: in bounds of the mapping, aligned (mappings are page-aligned and T's size is a
+        // multiple of its alignment), valid when zero, and shared by atomics alone.
+        unsafe { &*(self.map.base as *const T).add(i) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_table_starts_zeroed_and_keeps_what_is_stored() {
+        let t: Table<AtomicU64> = Table::new(10_000_000, c"weir-test").unwrap();
+        assert_eq!(t.row(9_999_999).load(Ordering::Relaxed), 0);
+        t.row(77).store(5, Ordering::Relaxed);
+        assert_eq!(t.row(77).load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn reserving_a_taken_address_fails_instead_of_replacing() {
+        let a = Mapping::anon(8192).unwrap();
+        assert_eq!(Mapping::reserve(a.base(), 4096).unwrap_err(), Errno::EEXIST);
+    }
+
+    #[test]
+    fn dropped_pages_read_as_zero() {
+        let a = Mapping::anon(4096).unwrap();
+        let p = a.base() as *mut u8;
+        // SAFETY: our own fresh mapping.
+        unsafe {
+            *p = 7;
+            drop_pages(a.base(), 4096).unwrap();
+            assert_eq!(*p, 0);
+            populate_write(a.base(), 4096).unwrap();
+        }
+        let mut out = [0u8; 1];
+        mincore(a.base(), 4096, &mut out).unwrap();
+        assert_eq!(out[0] & 1, 1);
+    }
+}

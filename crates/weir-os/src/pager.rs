@@ -1,0 +1,457 @@
+//! The kernel's side of a page's travels: two pagers over one interface.
+//!
+//! *Move*: frames travel by `UFFDIO_MOVE`, contents are never copied (kernel 6.8).
+//! *Copy*: pages are write-protected, copied out and dropped, and filled by `UFFDIO_COPY`
+//! (kernel 5.7). It does the same job at several times the cost, and also serves pages that MOVE
+//! refuses: those whose mapping is not plain read-write.
+//!
+//! Which act is unsafe: building the pager. Whoever does it hands over two address ranges, the
+//! program's space and the frame arena, and promises that frames are only touched by their owner.
+//! After that the methods are safe: they check that every range lies inside those two.
+
+use crate::codec::PageBytes;
+use crate::mem::{self, Mapping, PAGE_BYTES};
+use crate::sys::{Errno, syscall};
+use crate::thread;
+use crate::uffd::{self, Progress, Uffd, Wake};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Pages that one `grow` step prepares at a time.
+const NURSERY_PAGES: usize = 64;
+
+/// Moves pages between the program's space and the arena.
+#[derive(Debug)]
+pub struct KernelPager {
+    uffd: Uffd,
+    moves: bool,
+    space: Mapping,
+    arena: Mapping,
+    /// Unregistered memory where fresh frames are born zeroed before they move into the arena.
+    nursery: Mapping,
+    nursery_busy: AtomicBool,
+    /// MOVE, COPY and drop calls made, for the cost tables.
+    calls: AtomicU64,
+}
+
+/// Which pager to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// MOVE where the kernel has it, else copy.
+    Auto,
+    /// MOVE or fail.
+    Move,
+    /// Copy.
+    Copy,
+}
+
+impl KernelPager {
+    /// Opens a userfaultfd, reserves nothing: takes over `space` (reserved, no access yet) and
+    /// `arena` (read-write, untouched) and registers them.
+    ///
+    /// Errors: those of opening the userfaultfd; ENOSYS when `kind` asks for MOVE and the kernel
+    /// has none.
+    ///
+    /// # Safety
+    /// - a thread must answer [`KernelPager::read`] from here on, or accesses to the space hang.
+    /// - nobody else maps, unmaps or touches the arena.
+    pub unsafe fn new(kind: Kind, space: Mapping, arena: Mapping) -> Result<KernelPager, Errno> {
+        let uffd = Self::open(kind)?;
+        let moves = uffd.features() & uffd::MOVE != 0;
+        let nursery = Mapping::anon(NURSERY_PAGES * PAGE_BYTES)?;
+        nursery.name(c"weir-nursery");
+        for m in [&space, &arena, &nursery] {
+            // SAFETY: an advice about page size only. Kernels without THP refuse: nothing to avoid then.
+            let _ = unsafe { mem::advise(m.base(), m.len(), libc::MADV_NOHUGEPAGE) };
+        }
+        let pager = KernelPager {
+            uffd,
+            moves,
+            space,
+            arena,
+            nursery,
+            nursery_busy: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+        };
+        pager.register()?;
+        Ok(pager)
+    }
+
+    /// As [`KernelPager::new`] for mappings that were made for it: a reserved space that nobody has
+    /// used and an arena that nobody else knows. The thread that answers faults starts before
+    /// anybody gets access to a page of the space.
+    pub fn open_over(kind: Kind, space: Mapping, arena: Mapping) -> Result<KernelPager, Errno> {
+        // SAFETY: both mappings are owned, the space has no access yet (reserved), so nobody can
+        // fault before the owner of the pager opens pages; the arena is touched through it alone.
+        unsafe { KernelPager::new(kind, space, arena) }
+    }
+
+    fn open(kind: Kind) -> Result<Uffd, Errno> {
+        let wanted = match kind {
+            Kind::Copy => uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
+            Kind::Auto | Kind::Move => uffd::MOVE | uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
+        };
+        let uffd = Uffd::open(wanted)?;
+        let moves = uffd.features() & uffd::MOVE != 0;
+        let protects = uffd.features() & uffd::PAGEFAULT_FLAG_WP != 0;
+        if (kind == Kind::Move && !moves) || (!moves && !protects) {
+            return Err(Errno::ENOSYS);
+        }
+        Ok(uffd)
+    }
+
+    fn register(&self) -> Result<(), Errno> {
+        // SAFETY: the builder promised a thread that answers. In copy mode the arena is ordinary
+        // memory: frames there are born on first write.
+        unsafe {
+            self.uffd.register(self.space.base(), self.space.len(), !self.moves)?;
+            if self.moves {
+                self.uffd.register(self.arena.base(), self.arena.len(), false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// In the child of a fork: puts a userfaultfd of this process in the place of the parent's,
+    /// under the same number, and registers everything again. Until then missing pages read as
+    /// zeros.
+    pub fn reopen_in_child(&self) -> Result<(), Errno> {
+        let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy })?;
+        let (from, to) = (fresh.fd() as usize, self.uffd.fd() as usize);
+        // SAFETY: descriptors of ours; the parent's description stays open in the parent.
+        unsafe { syscall(libc::SYS_dup3, [from, to, libc::O_CLOEXEC as usize, 0, 0, 0])? };
+        self.nursery_busy.store(false, Ordering::Relaxed);
+        self.register()
+    }
+
+    /// Whether frames travel by MOVE.
+    pub fn moves(&self) -> bool {
+        self.moves
+    }
+
+    /// The userfaultfd's number, which nobody may close.
+    pub fn fd(&self) -> i32 {
+        self.uffd.fd()
+    }
+
+    /// Page-moving system calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// First address of the program's space.
+    pub fn space_base(&self) -> usize {
+        self.space.base()
+    }
+
+    /// Bytes of the program's space.
+    pub fn space_len(&self) -> usize {
+        self.space.len()
+    }
+
+    /// First address of the arena.
+    pub fn arena_base(&self) -> usize {
+        self.arena.base()
+    }
+
+    /// Bytes of the arena.
+    pub fn arena_len(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// The bytes of one arena page.
+    ///
+    /// # Safety
+    /// - the frame at `index` is present and the caller is its only user while the borrow lives.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn frame(&self, index: usize) -> &mut PageBytes {
+        let addr = self.slot_addr(index, 1);
+        // SAFETY: inside the arena mapping (checked), page-aligned; presence and exclusiveness are
+        // the caller's.
+        unsafe { &mut *(addr as *mut PageBytes) }
+    }
+
+    /// Bytes of the arena at a byte offset.
+    ///
+    /// # Safety
+    /// - all frames under the range are present, and the caller is the only user of the range.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(offset + len <= self.arena.len(), "arena range");
+        // SAFETY: inside the arena (checked); presence and exclusiveness are the caller's.
+        unsafe { core::slice::from_raw_parts_mut((self.arena.base() + offset) as *mut u8, len) }
+    }
+
+    #[inline]
+    fn slot_addr(&self, slot: usize, n: usize) -> usize {
+        assert!((slot + n) * PAGE_BYTES <= self.arena.len(), "arena slot");
+        self.arena.base() + slot * PAGE_BYTES
+    }
+
+    #[inline]
+    fn page_addr(&self, page: usize, n: usize) -> usize {
+        assert!((page + n) * PAGE_BYTES <= self.space.len(), "page");
+        self.space.base() + page * PAGE_BYTES
+    }
+
+    fn count(&self, calls: u64) {
+        self.calls.fetch_add(calls, Ordering::Relaxed);
+    }
+
+    /// Arena to program: the frames at `slot..` become the pages at `page..`.
+    pub fn fill(&self, page: usize, slot: usize, n: usize, wake: Wake) -> Progress {
+        let (dst, src, len) = (self.page_addr(page, n), self.slot_addr(slot, n), n * PAGE_BYTES);
+        if self.moves {
+            self.count(1);
+            let p = self.move_exclusive(dst, src, len, wake);
+            if p.done > 0 || p.stop != Some(Errno::EINVAL) {
+                return p;
+            }
+        }
+        // Not plain memory (or no MOVE at all): copy, and give the frame up to keep their number.
+        let len = if self.moves { PAGE_BYTES } else { len };
+        self.count(2);
+        // SAFETY: as above; the source frames are present by the engine's invariants.
+        let p = unsafe { self.uffd.copy(dst, src, len, wake) };
+        if p.done > 0 {
+            // SAFETY: those frames' bytes now live at the destination.
+            let _ = unsafe { mem::drop_pages(src, p.done) };
+        }
+        finish(p, n)
+    }
+
+    /// Program to arena: the pages at `page..` become the frames at `slot..`. Stops at the first
+    /// page that is not there (ENOENT) or cannot leave (EBUSY; EFAULT when not readable).
+    pub fn drain(&self, slot: usize, page: usize, n: usize) -> Progress {
+        let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
+        if self.moves {
+            self.count(1);
+            let p = self.move_exclusive(dst, src, len, Wake::No);
+            if p.done > 0 || p.stop != Some(Errno::EINVAL) {
+                return p;
+            }
+            return finish(self.copy_out_fixed(dst, src), n);
+        }
+        self.copy_out_protected(dst, src, len)
+    }
+
+    /// Copies out one page of a mapping that MOVE refuses. Sound only where nobody can write to
+    /// it meanwhile: callers ask for pages of read-only mappings alone.
+    fn copy_out_fixed(&self, dst: usize, src: usize) -> Progress {
+        self.count(3);
+        let stop = |e| Progress { done: 0, stop: Some(e) };
+        let mut present = [0u8; 1];
+        match mem::mincore(src, PAGE_BYTES, &mut present) {
+            Err(e) => return stop(e),
+            Ok(()) if present[0] & 1 == 0 => return stop(Errno::ENOENT),
+            Ok(()) => {}
+        }
+        // The destination is registered: fill it through a copy from ordinary memory.
+        self.with_nursery(|nursery| {
+            if let Err(e) = read_self(nursery, src, PAGE_BYTES) {
+                return stop(e);
+            }
+            // SAFETY: the nursery page was just written; the slot is empty and ours.
+            let p = unsafe { self.uffd.move_pages(dst, nursery, PAGE_BYTES, false, Wake::No) };
+            if p.done > 0 {
+                // SAFETY: the bytes are safe in the arena; nobody can have changed them.
+                let _ = unsafe { mem::drop_pages(src, PAGE_BYTES) };
+            }
+            p
+        })
+    }
+
+    fn copy_out_protected(&self, dst: usize, src: usize, len: usize) -> Progress {
+        self.count(4);
+        let stop = |e| Progress { done: 0, stop: Some(e) };
+        let mut present = [0u8; 64];
+        let n = len / PAGE_BYTES;
+        if let Err(e) = mem::mincore(src, len, &mut present) {
+            return stop(e);
+        }
+        let here = present[..n].iter().take_while(|b| **b & 1 == 1).count();
+        if here == 0 {
+            return stop(Errno::ENOENT);
+        }
+        let len = here * PAGE_BYTES;
+        if let Err(e) = self.uffd.write_protect(src, len, true, Wake::No) {
+            return stop(e);
+        }
+        if let Err(e) = read_self(dst, src, len) {
+            let _ = self.uffd.write_protect(src, len, false, Wake::Yes);
+            return stop(e);
+        }
+        // SAFETY: the bytes are safe in the arena, and writers wait at the write protection.
+        match unsafe { mem::drop_pages(src, len) } {
+            Ok(()) => Progress { done: len, stop: (here < n).then_some(Errno::EAGAIN) },
+            Err(e) => stop(e),
+        }
+    }
+
+    /// Arena to arena: gathers frames into a window.
+    pub fn gather(&self, to: usize, from: usize, n: usize) -> Progress {
+        let (dst, src, len) = (self.slot_addr(to, n), self.slot_addr(from, n), n * PAGE_BYTES);
+        self.count(1);
+        if self.moves {
+            return self.move_exclusive(dst, src, len, Wake::No);
+        }
+        // Free frames carry no contents worth keeping: give one up, let the other be born.
+        // SAFETY: ours by contract; destination slots are empty.
+        let r = unsafe { mem::drop_pages(src, len).and_then(|()| mem::populate_write(dst, len)) };
+        Progress { done: if r.is_ok() { len } else { 0 }, stop: r.err() }
+    }
+
+    /// Maps zeros at `page` unless something is there; EEXIST says that something is.
+    pub fn zero(&self, page: usize) -> Progress {
+        self.count(1);
+        // SAFETY: the pager owns the range.
+        unsafe { self.uffd.zeropage(self.page_addr(page, 1), PAGE_BYTES, Wake::Yes) }
+    }
+
+    /// Creates `n` zeroed frames in the empty slots at `slot..`.
+    pub fn grow(&self, slot: usize, n: usize) -> Result<(), Errno> {
+        let dst = self.slot_addr(slot, n);
+        if !self.moves {
+            // SAFETY: our arena; the slots are empty.
+            return unsafe { mem::populate_write(dst, n * PAGE_BYTES) };
+        }
+        let mut at = 0;
+        while at < n {
+            let k = (n - at).min(NURSERY_PAGES);
+            self.with_nursery(|nursery| {
+                self.count(2);
+                // SAFETY: the nursery is ours alone (busy flag) and not registered.
+                unsafe { mem::populate_write(nursery, k * PAGE_BYTES)? };
+                let mut done = 0;
+                while done < k * PAGE_BYTES {
+                    // SAFETY: as above; the destination slots are empty.
+                    let p = unsafe {
+                        let to = dst + at * PAGE_BYTES + done;
+                        self.uffd.move_pages(to, nursery + done, k * PAGE_BYTES - done, false, Wake::No)
+                    };
+                    match p.stop {
+                        Some(e) if p.done == 0 && e != Errno::EAGAIN => return Err(e),
+                        _ => done += p.done,
+                    }
+                }
+                Ok(())
+            })?;
+            at += k;
+        }
+        Ok(())
+    }
+
+    fn with_nursery<R>(&self, f: impl FnOnce(usize) -> R) -> R {
+        while self.nursery_busy.swap(true, Ordering::Acquire) {
+            thread::yield_now();
+        }
+        let r = f(self.nursery.base());
+        self.nursery_busy.store(false, Ordering::Release);
+        r
+    }
+
+    /// Gives the frames at `slot..` back to the kernel.
+    pub fn shed(&self, slot: usize, n: usize) -> Result<(), Errno> {
+        self.count(1);
+        // SAFETY: free frames of ours: nobody needs their contents.
+        unsafe { mem::drop_pages(self.slot_addr(slot, n), n * PAGE_BYTES) }
+    }
+
+    /// MOVE, which refuses pages shared with a relative since a fork (EBUSY, until somebody
+    /// writes to them): ends the sharing by writing nothing to them and asks again. EBUSY that
+    /// stays means pinned.
+    fn move_exclusive(&self, dst: usize, src: usize, len: usize, wake: Wake) -> Progress {
+        // SAFETY: the pager owns both ranges.
+        let p = unsafe { self.uffd.move_pages(dst, src, len, false, wake) };
+        if p.done > 0 || p.stop != Some(Errno::EBUSY) {
+            return p;
+        }
+        let mut present = [0u8; 64];
+        let len = len.min(present.len() * PAGE_BYTES);
+        if mem::mincore(src, len, &mut present).is_err() {
+            return p;
+        }
+        // Touching a page that is not there would wait for ourselves.
+        let here = present[..len / PAGE_BYTES].iter().take_while(|b| **b & 1 == 1).count();
+        self.count(2);
+        // SAFETY: mapped and present; whoever can unmap it needs the lock that our caller holds.
+        if here == 0 || unsafe { mem::populate_write(src, here * PAGE_BYTES) }.is_err() {
+            return p;
+        }
+        // SAFETY: as above.
+        finish(unsafe { self.uffd.move_pages(dst, src, here * PAGE_BYTES, false, wake) }, here + 1)
+    }
+
+    /// Drops pages of the program where they are; their frames go back to the kernel.
+    pub fn drop_pages(&self, page: usize, n: usize) -> Result<(), Errno> {
+        self.count(1);
+        // SAFETY: the program gave these pages up.
+        unsafe { mem::drop_pages(self.page_addr(page, n), n * PAGE_BYTES) }
+    }
+
+    /// Lets writers through to a page that is there after all (copy mode).
+    pub fn unprotect(&self, page: usize) {
+        let _ = self.uffd.write_protect(self.page_addr(page, 1), PAGE_BYTES, false, Wake::Yes);
+    }
+
+    /// Wakes the threads waiting for these pages.
+    pub fn wake(&self, page: usize, n: usize) {
+        let _ = self.uffd.wake(self.page_addr(page, n), n * PAGE_BYTES);
+    }
+
+    /// Makes accesses to a missing page raise SIGBUS.
+    pub fn poison(&self, page: usize) -> Progress {
+        // SAFETY: the engine decided that the page's bytes are lost.
+        unsafe { self.uffd.poison(self.page_addr(page, 1), PAGE_BYTES) }
+    }
+
+    /// Changes the protection of pages of the space.
+    pub fn protect(&self, page: usize, n: usize, prot: mem::Prot) -> Result<(), Errno> {
+        // SAFETY: the program's own pages, at the program's wish.
+        unsafe { mem::protect(self.page_addr(page, n), n * PAGE_BYTES, prot) }
+    }
+
+    /// Reads waiting fault messages; see [`Uffd::read`].
+    pub fn read(&self, out: &mut [uffd::FaultMessage]) -> Result<usize, Errno> {
+        self.uffd.read(out)
+    }
+
+    /// Waits for messages; see [`Uffd::wait`].
+    pub fn wait(&self, timeout_ms: i32) -> Result<bool, Errno> {
+        self.uffd.wait(timeout_ms)
+    }
+
+    /// Registers a part of the space again after a foreign mapping had replaced it.
+    pub fn register_again(&self, page: usize, n: usize) -> Result<(), Errno> {
+        let addr = self.page_addr(page, n);
+        // SAFETY: the same promise as at the start holds for the part; NOHUGEPAGE as there.
+        unsafe {
+            let _ = mem::advise(addr, n * PAGE_BYTES, libc::MADV_NOHUGEPAGE);
+            self.uffd.register(addr, n * PAGE_BYTES, !self.moves)
+        }
+    }
+}
+
+/// A fallback that did one page of `n`: says "ask again" for the rest.
+fn finish(p: Progress, n: usize) -> Progress {
+    if p.stop.is_none() && p.done < n * PAGE_BYTES {
+        return Progress { done: p.done, stop: Some(Errno::EAGAIN) };
+    }
+    p
+}
+
+/// Copies `len` bytes of this process from `src` to `dst`, with EFAULT instead of a signal when
+/// the source is not readable.
+fn read_self(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
+    let local = libc::iovec { iov_base: dst as *mut _, iov_len: len };
+    let remote = libc::iovec { iov_base: src as *mut _, iov_len: len };
+    let (l, r) = (core::ptr::from_ref(&local) as usize, core::ptr::from_ref(&remote) as usize);
+    let pid = crate::sys::getpid() as usize;
+    // SAFETY: the destination is memory of the pager; the kernel checks the source.
+    match unsafe { syscall(libc::SYS_process_vm_readv, [pid, l, 1, r, 1, 0]) } {
+        Ok(n) if n == len => Ok(()),
+        Ok(_) => Err(Errno::EFAULT),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,166 @@
+//! Raw system calls: no libc symbol, no `errno`, so that hooks which interpose libc can use
+//! them from any context, early in a process and between `fork` and `exec`.
+
+use core::arch::asm;
+use core::fmt;
+
+/// A kernel error number, positive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident = $value:expr),* $(,)?) => {
+        impl Errno {
+            $(#[doc = concat!("`", stringify!($name), "`")] pub const $name: Errno = Errno($value);)*
+
+            /// The symbolic name, or `None` for a number Weir has no use for.
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 { $($value => Some(stringify!($name)),)* _ => None }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
+    EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, EINVAL = 22, ENFILE = 23, EMFILE = 24, ENOTTY = 25,
+    ENOSPC = 28, ENOSYS = 38, EOPNOTSUPP = 95, ETIMEDOUT = 110,
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Makes system call `nr` and returns the raw result (negative errno on failure).
+///
+/// # Safety
+/// - the call and its arguments must be sound for this process: pointers valid for what the
+///   kernel does with them, mappings not pulled from under live references.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn syscall_raw(nr: libc::c_long, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the caller vouches for the call; the clobbers are those of the x86-64 ABI.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as isize => ret,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    ret
+}
+
+/// Makes system call `nr` and returns the raw result (negative errno on failure).
+///
+/// # Safety
+/// - the call and its arguments must be sound for this process.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub unsafe fn syscall_raw(nr: libc::c_long, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the caller vouches for the call; the clobbers are those of the arm64 ABI.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") nr as isize,
+            inlateout("x0") a[0] as isize => ret,
+            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5],
+            options(nostack)
+        );
+    }
+    ret
+}
+
+/// As [`syscall_raw`], with the result decoded.
+///
+/// # Safety
+/// - as [`syscall_raw`].
+#[inline]
+pub unsafe fn syscall(nr: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: passed on to the caller.
+    let ret = unsafe { syscall_raw(nr, a) };
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// Closes `fd`; errors are of no use to anybody here.
+pub fn close(fd: i32) {
+    // SAFETY: closing a descriptor touches no memory.
+    let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Writes all of `bytes` to `fd`, giving up at the first error other than EINTR.
+pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel only reads from the live slice.
+        let r = unsafe {
+            syscall(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0])
+        };
+        match r {
+            Ok(n) => bytes = &bytes[n.min(bytes.len())..],
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// This process's id.
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall_raw(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Fills `bytes` with random bytes, without blocking.
+pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
+    const GRND_NONBLOCK: usize = 1;
+    let (ptr, len) = (bytes.as_mut_ptr() as usize, bytes.len());
+    // SAFETY: the kernel writes into the live slice.
+    match unsafe { syscall(libc::SYS_getrandom, [ptr, len, GRND_NONBLOCK, 0, 0, 0])? } {
+        n if n == len => Ok(()),
+        _ => Err(Errno::EAGAIN),
+    }
+}
+
+/// Ends the process by SIGKILL: no handler of the program runs.
+pub fn kill_self() -> ! {
+    // SAFETY: no pointers.
+    unsafe { syscall_raw(libc::SYS_kill, [getpid() as usize, libc::SIGKILL as usize, 0, 0, 0, 0]) };
+    exit_group(137)
+}
+
+/// Ends the process at once with `status`, running no destructors.
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { syscall_raw(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_calls_come_back_as_named_errors() {
+        // SAFETY: a read into nothing from a bad descriptor.
+        let r = unsafe { syscall(libc::SYS_read, [usize::MAX, 0, 0, 0, 0, 0]) };
+        assert_eq!(r, Err(Errno::EBADF));
+        assert_eq!(format!("{}", Errno::EBADF), "EBADF");
+        assert_eq!(format!("{}", Errno(4000)), "errno 4000");
+    }
+}

@@ -1,0 +1,565 @@
+//! Settings shared by the `weir` command and the preloaded engine.
+//!
+//! [`OPTIONS`] is the one place where an option's name, environment variable, default and help text are written down.
+//! The command builds its flags, its configuration file keys and `weir config` from it; the engine reads the same
+//! table through [`Settings::from_env`]. Nothing here panics: it runs inside other people's programs.
+
+mod size;
+
+use std::fmt;
+use std::path::PathBuf;
+
+pub use size::{SizeError, format_size, parse_size};
+
+/// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs and the
+/// page table's own pages need about half of this; the rest is room to move.
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+
+/// Default of `min-alloc`, in bytes: glibc's own threshold for giving an allocation a mapping of its own, so by default
+/// exactly the allocations that were mappings before become managed ones.
+pub const DEFAULT_MIN_ALLOC: u64 = 128 << 10;
+
+/// Default of `pool-max`, in percent of the budget.
+pub const DEFAULT_POOL_MAX_PERCENT: u8 = 90;
+
+/// Which option an [`OptionSpec`] describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionId {
+    /// `memory`
+    Memory,
+    /// `swap`
+    Swap,
+    /// `pool-max`
+    PoolMax,
+    /// `policy`
+    Policy,
+    /// `codec`
+    Codec,
+    /// `faults`
+    Faults,
+    /// `min-alloc`
+    MinAlloc,
+    /// `fork`
+    Fork,
+    /// `mlock`
+    Mlock,
+    /// `stats`
+    Stats,
+    /// `quiet`
+    Quiet,
+    /// `pager`
+    Pager,
+}
+
+/// Everything there is to know about one option.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// Which option.
+    pub id: OptionId,
+    /// Long flag without the dashes, and key in `config.toml`.
+    pub name: &'static str,
+    /// Environment variable.
+    pub env: &'static str,
+    /// Placeholder of the value in help texts; empty for a switch, which is given without a value.
+    pub value: &'static str,
+    /// Value when nothing else sets one; empty for "not set".
+    pub default: &'static str,
+    /// One line of help.
+    pub help: &'static str,
+    /// Left out of `--help`: development switches.
+    pub hidden: bool,
+}
+
+impl OptionSpec {
+    /// Whether the flag takes no value.
+    pub fn is_switch(&self) -> bool {
+        self.value.is_empty()
+    }
+}
+
+const fn spec(
+    id: OptionId,
+    name: &'static str,
+    env: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> OptionSpec {
+    OptionSpec { id, name, env, value, default, help, hidden: false }
+}
+
+/// All options, in the order in which help and `weir config` show them.
+pub const OPTIONS: [OptionSpec; 12] = [
+    spec(
+        OptionId::Memory,
+        "memory",
+        "WEIR_MEMORY",
+        "SIZE",
+        "50%",
+        "RAM the program's managed memory may use: a size, a percentage of the machine's (or container's) RAM, or max",
+    ),
+    spec(
+        OptionId::Swap,
+        "swap",
+        "WEIR_SWAP",
+        "none",
+        "none",
+        "Where pages go when the compressed pool is full (so far: none)",
+    ),
+    spec(
+        OptionId::PoolMax,
+        "pool-max",
+        "WEIR_POOL_MAX",
+        "PERCENT",
+        "90",
+        "Largest share of the budget that compressed pages may take",
+    ),
+    spec(
+        OptionId::Policy,
+        "policy",
+        "WEIR_POLICY",
+        "writeback|writethrough|adaptive",
+        "writeback",
+        "When pool pages are written to swap (no effect without swap)",
+    ),
+    spec(OptionId::Codec, "codec", "WEIR_CODEC", "auto|lz4|none", "auto", "How pages are compressed"),
+    spec(
+        OptionId::Faults,
+        "faults",
+        "WEIR_FAULTS",
+        "auto|thread",
+        "auto",
+        "Who serves page faults (so far: a handler thread)",
+    ),
+    spec(
+        OptionId::MinAlloc,
+        "min-alloc",
+        "WEIR_MIN_ALLOC",
+        "SIZE",
+        "128K",
+        "Allocations smaller than this stay outside Weir",
+    ),
+    spec(
+        OptionId::Fork,
+        "fork",
+        "WEIR_FORK",
+        "share|copy|refuse",
+        "share",
+        "What a fork does with managed memory",
+    ),
+    spec(
+        OptionId::Mlock,
+        "mlock",
+        "WEIR_MLOCK",
+        "honour|deny",
+        "honour",
+        "Whether mlock pins managed pages or fails with EPERM",
+    ),
+    spec(
+        OptionId::Stats,
+        "stats",
+        "WEIR_STATS",
+        "FILE",
+        "",
+        "Write counters to FILE when the program ends (%p is the process id)",
+    ),
+    spec(OptionId::Quiet, "quiet", "WEIR_QUIET", "", "", "No summary line on stderr when the program ends"),
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::Pager,
+            "pager",
+            "WEIR_PAGER",
+            "auto|move|copy",
+            "auto",
+            "How pages travel: by moving them or by copying them",
+        )
+    },
+];
+
+/// Where pages go when the pool is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapSetting {
+    /// Nowhere: RAM and the pool are all there is.
+    None,
+}
+
+/// When pool pages are written to swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// When the pool evicts them.
+    Writeback,
+    /// When they enter the pool.
+    Writethrough,
+    /// Switches between the two.
+    Adaptive,
+}
+
+/// How pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// The engine chooses per page.
+    Auto,
+    /// LZ4 for every page that shrinks.
+    Lz4,
+    /// Only same-filled pages are recognised; all others are kept raw.
+    None,
+}
+
+/// Who serves page faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// The engine chooses; a handler thread so far.
+    Auto,
+    /// A handler thread.
+    Thread,
+}
+
+/// What a fork does with managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// Pool and page table come along by copy-on-write.
+    Share,
+    /// The child gets a full copy.
+    Copy,
+    /// `fork` fails with EAGAIN while memory is managed.
+    Refuse,
+}
+
+/// What `mlock` does on managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mlock {
+    /// Pins the pages; they count against the budget.
+    Honour,
+    /// Fails with EPERM.
+    Deny,
+}
+
+/// How pages travel between the program and the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pager {
+    /// Move where the kernel can, else copy.
+    Auto,
+    /// `UFFDIO_MOVE` (kernel 6.8).
+    Move,
+    /// Write-protect, copy out, drop.
+    Copy,
+}
+
+/// Every setting, parsed and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Hard budget, in bytes; at least [`MEMORY_BYTES_MIN`].
+    pub memory: u64,
+    /// Where pages go when the pool is full.
+    pub swap: SwapSetting,
+    /// Largest share of the budget for the pool, 1 to 100 percent.
+    pub pool_max_percent: u8,
+    /// When pool pages are written to swap.
+    pub policy: Policy,
+    /// How pages are compressed.
+    pub codec: Codec,
+    /// Who serves page faults.
+    pub faults: Faults,
+    /// Smaller allocations stay outside Weir, in bytes.
+    pub min_alloc: u64,
+    /// What a fork does.
+    pub fork: Fork,
+    /// What `mlock` does.
+    pub mlock: Mlock,
+    /// File for the counters at exit; `%p` stands for the process id.
+    pub stats: Option<PathBuf>,
+    /// No summary line at exit.
+    pub quiet: bool,
+    /// How pages travel.
+    pub pager: Pager,
+}
+
+/// A value that an option does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Name of the option, as in [`OptionSpec::name`].
+    pub option: &'static str,
+    /// Its environment variable.
+    pub env: &'static str,
+    /// The value as it was given.
+    pub value: String,
+    /// What is wrong with it, and what would be right.
+    pub reason: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid value '{}' for --{} ({}): {}", self.value, self.option, self.env, self.reason)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Settings {
+    /// Settings from environment variables alone, defaults for what is not set. An empty variable counts as not set.
+    /// `%` and `max` refer to the RAM of the machine or of the container, whichever is less.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, ConfigError> {
+        Settings::from_values(|option| lookup(option.env), weir_os::probe::ram_limit_bytes)
+    }
+
+    /// Settings from any source: `value` returns the text set for an option, or nothing for its default. `total_ram`
+    /// (bytes, what `%` and `max` refer to) is asked only when a value needs it.
+    pub fn from_values(
+        value: impl Fn(&OptionSpec) -> Option<String>,
+        total_ram: impl Fn() -> u64,
+    ) -> Result<Settings, ConfigError> {
+        let mut settings = Settings {
+            memory: 0,
+            swap: SwapSetting::None,
+            pool_max_percent: DEFAULT_POOL_MAX_PERCENT,
+            policy: Policy::Writeback,
+            codec: Codec::Auto,
+            faults: Faults::Auto,
+            min_alloc: DEFAULT_MIN_ALLOC,
+            fork: Fork::Share,
+            mlock: Mlock::Honour,
+            stats: None,
+            quiet: false,
+            pager: Pager::Auto,
+        };
+        for option in &OPTIONS {
+            let given = value(option).filter(|text| !text.trim().is_empty());
+            let text = given.as_deref().unwrap_or(option.default);
+            settings.set(option, text, &total_ram).map_err(|reason| ConfigError {
+                option: option.name,
+                env: option.env,
+                value: text.to_owned(),
+                reason,
+            })?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, option: &OptionSpec, text: &str, total_ram: &impl Fn() -> u64) -> Result<(), String> {
+        match option.id {
+            OptionId::Memory => self.memory = memory(text, total_ram)?,
+            OptionId::Swap => self.swap = swap(text)?,
+            OptionId::PoolMax => self.pool_max_percent = percent(text)?,
+            OptionId::Policy => {
+                self.policy = choice(
+                    text,
+                    &[
+                        ("writeback", Policy::Writeback),
+                        ("writethrough", Policy::Writethrough),
+                        ("adaptive", Policy::Adaptive),
+                    ],
+                    &[],
+                )?;
+            }
+            OptionId::Codec => {
+                let known = [("auto", Codec::Auto), ("lz4", Codec::Lz4), ("none", Codec::None)];
+                self.codec = choice(text, &known, &["zstd"])?;
+            }
+            OptionId::Faults => {
+                self.faults =
+                    choice(text, &[("auto", Faults::Auto), ("thread", Faults::Thread)], &["inline"])?;
+            }
+            OptionId::MinAlloc => self.min_alloc = size_of(text, total_ram)?,
+            OptionId::Fork => {
+                let known = [("share", Fork::Share), ("copy", Fork::Copy), ("refuse", Fork::Refuse)];
+                self.fork = choice(text, &known, &[])?;
+            }
+            OptionId::Mlock => {
+                self.mlock = choice(text, &[("honour", Mlock::Honour), ("deny", Mlock::Deny)], &[])?;
+            }
+            OptionId::Stats => self.stats = (!text.is_empty()).then(|| PathBuf::from(text)),
+            OptionId::Quiet => self.quiet = switch(text)?,
+            OptionId::Pager => {
+                let known = [("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy)];
+                self.pager = choice(text, &known, &[])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
+    // Asking for the machine's RAM reads files; most sizes do not need it.
+    let relative = text.contains('%') || text.trim().eq_ignore_ascii_case("max");
+    let total = if relative { total_ram() } else { 0 };
+    parse_size(text, total).map_err(|e| e.to_string())
+}
+
+fn memory(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
+    let bytes = size_of(text, total_ram)?;
+    if bytes < MEMORY_BYTES_MIN {
+        return Err(format!(
+            "a budget of {bytes} bytes is too small; the least is {} ({MEMORY_BYTES_MIN} bytes)",
+            format_size(MEMORY_BYTES_MIN)
+        ));
+    }
+    Ok(bytes)
+}
+
+fn swap(text: &str) -> Result<SwapSetting, String> {
+    match text.trim() {
+        "none" => Ok(SwapSetting::None),
+        _ => Err("swap files and remote stores are not built yet; use 'none'".to_owned()),
+    }
+}
+
+fn percent(text: &str) -> Result<u8, String> {
+    let digits = text.trim();
+    let digits = digits.strip_suffix('%').unwrap_or(digits).trim_end();
+    match digits.parse::<u8>() {
+        Ok(n @ 1..=100) => Ok(n),
+        _ => Err("expected a whole number of percent from 1 to 100".to_owned()),
+    }
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "" | "0" | "false" | "no" | "off" => Ok(false),
+        "1" | "true" | "yes" | "on" => Ok(true),
+        _ => Err("expected 1 or 0".to_owned()),
+    }
+}
+
+fn choice<T: Copy>(text: &str, known: &[(&str, T)], planned: &[&str]) -> Result<T, String> {
+    let word = text.trim();
+    if let Some((_, value)) = known.iter().find(|(name, _)| *name == word) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    if planned.contains(&word) {
+        return Err(format!("'{word}' is not built yet; use one of: {}", names.join(", ")));
+    }
+    Err(format!("expected one of: {}", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+        Settings::from_values(
+            |option| pairs.iter().find(|(k, _)| *k == option.env).map(|(_, v)| (*v).to_owned()),
+            || 16 * GIB,
+        )
+    }
+
+    fn refusal(env: &str, value: &str) -> String {
+        parse(&[(env, value)]).expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn nothing_set_gives_the_documented_defaults() {
+        let s = parse(&[]).unwrap();
+        assert_eq!(s.memory, 8 * GIB);
+        assert_eq!(s.pool_max_percent, DEFAULT_POOL_MAX_PERCENT);
+        assert_eq!(s.min_alloc, DEFAULT_MIN_ALLOC);
+        assert_eq!((s.policy, s.codec, s.faults), (Policy::Writeback, Codec::Auto, Faults::Auto));
+        assert_eq!((s.fork, s.mlock, s.pager), (Fork::Share, Mlock::Honour, Pager::Auto));
+        assert_eq!((s.stats, s.quiet, s.swap), (None, false, SwapSetting::None));
+    }
+
+    #[test]
+    fn every_option_is_read_from_its_variable() {
+        let s = parse(&[
+            ("WEIR_MEMORY", "2G"),
+            ("WEIR_SWAP", "none"),
+            ("WEIR_POOL_MAX", "40"),
+            ("WEIR_POLICY", "adaptive"),
+            ("WEIR_CODEC", "none"),
+            ("WEIR_FAULTS", "thread"),
+            ("WEIR_MIN_ALLOC", "1M"),
+            ("WEIR_FORK", "refuse"),
+            ("WEIR_MLOCK", "deny"),
+            ("WEIR_STATS", "/tmp/s.%p"),
+            ("WEIR_QUIET", "1"),
+            ("WEIR_PAGER", "copy"),
+        ])
+        .unwrap();
+        let expected = Settings {
+            memory: 2 * GIB,
+            swap: SwapSetting::None,
+            pool_max_percent: 40,
+            policy: Policy::Adaptive,
+            codec: Codec::None,
+            faults: Faults::Thread,
+            min_alloc: 1 << 20,
+            fork: Fork::Refuse,
+            mlock: Mlock::Deny,
+            stats: Some(PathBuf::from("/tmp/s.%p")),
+            quiet: true,
+            pager: Pager::Copy,
+        };
+        assert_eq!(s, expected);
+    }
+
+    #[test]
+    fn a_budget_below_the_minimum_is_refused_and_the_minimum_named() {
+        assert_eq!(parse(&[("WEIR_MEMORY", "8M")]).unwrap().memory, MEMORY_BYTES_MIN);
+        let text = refusal("WEIR_MEMORY", "8388607");
+        assert!(text.contains("8 MiB") && text.contains("8388608"), "{text}");
+        assert!(text.contains("--memory") && text.contains("WEIR_MEMORY"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_built_yet_is_refused_by_saying_so() {
+        for (env, value) in [("WEIR_FAULTS", "inline"), ("WEIR_CODEC", "zstd"), ("WEIR_SWAP", "/var/tmp")] {
+            let text = refusal(env, value);
+            assert!(text.contains("not built yet"), "{env}={value}: {text}");
+        }
+    }
+
+    #[test]
+    fn unknown_words_are_refused_with_the_list_of_known_ones() {
+        assert!(refusal("WEIR_FORK", "clone").contains("share, copy, refuse"));
+        assert!(refusal("WEIR_MLOCK", "maybe").contains("honour, deny"));
+        assert!(refusal("WEIR_POLICY", "back").contains("writeback, writethrough, adaptive"));
+        assert!(refusal("WEIR_QUIET", "sure").contains("1 or 0"));
+        assert!(refusal("WEIR_PAGER", "teleport").contains("auto, move, copy"));
+    }
+
+    #[test]
+    fn pool_share_is_a_whole_percentage_from_1_to_100() {
+        for bad in ["0", "101", "-1", "256", "50.5", "half"] {
+            assert!(refusal("WEIR_POOL_MAX", bad).contains("1 to 100"), "{bad}");
+        }
+        assert_eq!(parse(&[("WEIR_POOL_MAX", "100%")]).unwrap().pool_max_percent, 100);
+        assert_eq!(parse(&[("WEIR_POOL_MAX", "1")]).unwrap().pool_max_percent, 1);
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_not_set() {
+        let s = parse(&[("WEIR_MEMORY", ""), ("WEIR_STATS", ""), ("WEIR_QUIET", "")]).unwrap();
+        assert_eq!(s, parse(&[]).unwrap());
+    }
+
+    #[test]
+    fn the_machine_is_not_asked_for_its_ram_when_sizes_are_absolute() {
+        let asked = std::cell::Cell::new(0);
+        let ram = || {
+            asked.set(asked.get() + 1);
+            GIB
+        };
+        let absolute = |o: &OptionSpec| (o.id == OptionId::Memory).then(|| "64M".to_owned());
+        Settings::from_values(absolute, ram).unwrap();
+        assert_eq!(asked.get(), 0);
+        let s = Settings::from_values(|_| None, ram).unwrap();
+        assert_eq!((asked.get(), s.memory), (1, GIB / 2));
+    }
+
+    #[test]
+    fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
+        for (i, a) in OPTIONS.iter().enumerate() {
+            assert_eq!(a.env, format!("WEIR_{}", a.name.to_uppercase().replace('-', "_")));
+            assert!(!a.help.is_empty());
+            for b in &OPTIONS[i + 1..] {
+                assert!(a.name != b.name && a.id != b.id);
+            }
+        }
+        let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
+        assert_eq!(parse_size(default_of(OptionId::MinAlloc), 0), Ok(DEFAULT_MIN_ALLOC));
+        assert_eq!(default_of(OptionId::PoolMax), DEFAULT_POOL_MAX_PERCENT.to_string());
+    }
+}

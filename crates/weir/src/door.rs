@@ -1,0 +1,138 @@
+//! The engine's only doors to the kernel: the [`Pager`] trait, implemented by
+//! [`weir_os::pager::KernelPager`] and by the fake that the unit tests drive.
+
+use crate::page::{PageId, Slot};
+use weir_os::codec::PageBytes;
+use weir_os::pager::KernelPager;
+use weir_os::sys::Errno;
+use weir_os::uffd::{Progress, Wake};
+
+/// Pages done from the start of a run, and why it stopped when that is not all of them. EAGAIN
+/// with progress: ask again at the stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Done {
+    /// Pages done.
+    pub pages: u32,
+    /// Why it stopped early.
+    pub stop: Option<Errno>,
+}
+
+/// Moves pages between the program's space and the frame arena. Every method leaves the number of
+/// frames as it is, but for `grow` and `shed`.
+pub trait Pager: Sync {
+    /// Arena to program: frames at `slot..` become pages at `page..`.
+    fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done;
+    /// Program to arena. ENOENT: a hole; EBUSY: pinned or shared; EFAULT: not readable.
+    fn drain(&self, slot: Slot, page: PageId, n: u32) -> Done;
+    /// Arena to arena, for free frames.
+    fn gather(&self, to: Slot, from: Slot, n: u32) -> Done;
+    /// Maps zeros where nothing is; EEXIST where something is.
+    fn zero(&self, page: PageId) -> Done;
+    /// Creates zeroed frames in empty slots.
+    fn grow(&self, slot: Slot, n: u32) -> Result<(), Errno>;
+    /// Gives frames back to the kernel.
+    fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno>;
+    /// Drops the program's pages where they are; their frames go back to the kernel.
+    fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno>;
+    /// Lets writers through to a page that is there.
+    fn unprotect(&self, page: PageId);
+    /// Wakes threads waiting for pages.
+    fn wake(&self, page: PageId, n: u32);
+    /// Changes the program's protection of pages.
+    fn protect(&self, page: PageId, n: u32, prot: i32) -> Result<(), Errno>;
+    /// Watches a part of the space again after something else was mapped there.
+    fn register_again(&self, page: PageId, n: u32) -> Result<(), Errno>;
+    /// Makes accesses to a missing page raise SIGBUS.
+    fn poison(&self, page: PageId) -> Done;
+    /// Page-moving calls made.
+    fn calls(&self) -> u64;
+    /// The bytes of one frame.
+    ///
+    /// # Safety
+    /// - the frame is present and the caller its only user while the borrow lives.
+    #[expect(unsafe_code, reason = "declares the contract of lending a frame")]
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn frame(&self, slot: Slot) -> &mut PageBytes;
+    /// Bytes of the arena at a byte offset.
+    ///
+    /// # Safety
+    /// - the frames under it are present and the caller the only user of the range.
+    #[expect(unsafe_code, reason = "declares the contract of lending pool bytes")]
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8];
+}
+
+fn done(p: Progress) -> Done {
+    Done { pages: (p.done / weir_os::mem::PAGE_BYTES) as u32, stop: p.stop }
+}
+
+impl Pager for KernelPager {
+    fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done {
+        done(KernelPager::fill(self, page.0 as usize, slot.0 as usize, n as usize, wake))
+    }
+    fn drain(&self, slot: Slot, page: PageId, n: u32) -> Done {
+        done(KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize))
+    }
+    fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {
+        done(KernelPager::gather(self, to.0 as usize, from.0 as usize, n as usize))
+    }
+    fn zero(&self, page: PageId) -> Done {
+        done(KernelPager::zero(self, page.0 as usize))
+    }
+    fn grow(&self, slot: Slot, n: u32) -> Result<(), Errno> {
+        KernelPager::grow(self, slot.0 as usize, n as usize)
+    }
+    fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno> {
+        KernelPager::shed(self, slot.0 as usize, n as usize)
+    }
+    fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno> {
+        KernelPager::drop_pages(self, page.0 as usize, n as usize)
+    }
+    fn unprotect(&self, page: PageId) {
+        KernelPager::unprotect(self, page.0 as usize);
+    }
+    fn wake(&self, page: PageId, n: u32) {
+        KernelPager::wake(self, page.0 as usize, n as usize);
+    }
+    fn protect(&self, page: PageId, n: u32, prot: i32) -> Result<(), Errno> {
+        KernelPager::protect(self, page.0 as usize, n as usize, prot)
+    }
+    fn register_again(&self, page: PageId, n: u32) -> Result<(), Errno> {
+        KernelPager::register_again(self, page.0 as usize, n as usize)
+    }
+    fn poison(&self, page: PageId) -> Done {
+        done(KernelPager::poison(self, page.0 as usize))
+    }
+    fn calls(&self) -> u64 {
+        KernelPager::calls(self)
+    }
+    #[expect(unsafe_code, reason = "passes the contract on")]
+    unsafe fn frame(&self, slot: Slot) -> &mut PageBytes {
+        // SAFETY: passed on to the caller.
+        unsafe { KernelPager::frame(self, slot.0 as usize) }
+    }
+    #[expect(unsafe_code, reason = "passes the contract on")]
+    unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
+        // SAFETY: passed on to the caller.
+        unsafe { KernelPager::bytes(self, offset, len) }
+    }
+}
+
+/// Lends the bytes of a frame that the caller owns: allocated to it, or staged under a block lock
+/// that it holds.
+#[expect(unsafe_code, reason = "ownership of frames is tracked by the allocator and block locks")]
+#[inline]
+pub fn with_frame<P: Pager, R>(pager: &P, slot: Slot, f: impl FnOnce(&mut PageBytes) -> R) -> R {
+    // SAFETY: present and exclusive, because the allocator or the block lock says so.
+    f(unsafe { pager.frame(slot) })
+}
+
+/// Lends bytes of a pool record that the caller owns: just reserved, or named by a page word whose
+/// block lock it holds.
+#[expect(unsafe_code, reason = "ownership of pool records follows page words and their locks")]
+#[inline]
+pub fn with_bytes<P: Pager, R>(pager: &P, offset: usize, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    // SAFETY: pool windows stay whole while a record lies in them; exclusive by the block lock.
+    f(unsafe { pager.bytes(offset, len) })
+}

@@ -1,0 +1,40 @@
+//! fork: the engine comes along by copy-on-write.
+//!
+//! Before: the gate closes, so no word, lock or move is half done. After, in the parent: it opens.
+//! In the child: tables and pool are there as copied; the child gets a userfaultfd of its own,
+//! registers everything, and starts its own threads. Frames are shared until one side writes;
+//! the pager ends the sharing of a page before it moves it.
+//!
+//! Between the fork and the registration a missing page would read as zeros in the child, so
+//! whatever libc touches in between must be resident: see the shim's `atfork`.
+
+use super::Engine;
+use super::threads::fatal;
+use crate::sync::Ordering;
+use weir_os::pager::KernelPager;
+
+impl Engine<KernelPager> {
+    /// Everybody out. The caller must not touch managed memory until `fork_done`.
+    pub fn fork_prepare(&self) {
+        self.gate.close();
+    }
+
+    /// In the parent, or when the fork failed.
+    pub fn fork_done(&self) {
+        self.gate.open();
+    }
+
+    /// In the child: takes the engine over. The caller starts the threads afterwards.
+    pub fn fork_child(&self) {
+        if let Err(e) = self.core.pager.reopen_in_child() {
+            fatal(format_args!(
+                "a forked child cannot open userfaultfd ({e}): its memory would read as zeros, so it ends here"
+            ));
+        }
+        // Free frames are shared with the parent; writing to them would copy garbage.
+        self.core.frames.shed_all_free(&self.core.pager);
+        self.core.kick.store(0, Ordering::Relaxed);
+        self.serving.store(0, Ordering::Relaxed);
+        self.gate.open();
+    }
+}

@@ -1,0 +1,110 @@
+//! Who runs: the engine as a whole. `control` does what the program asks of its address space,
+//! `threads` serves faults and reclaims, `fork` carries the engine into a child, `start` builds it.
+
+pub mod control;
+pub mod fork;
+pub mod heap;
+pub mod remap;
+pub mod start;
+pub mod threads;
+
+use crate::door::Pager;
+use crate::fault::Strides;
+use crate::page::region::RegionMap;
+use crate::page::{BlockId, PageId};
+use crate::reclaim::compress::Bench;
+use crate::shared::Core;
+use crate::sync::Gate;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use heap::Cache;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_os::mem::PAGE_BYTES;
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Engine<P: Pager> {
+    /// What fault and reclaim share.
+    pub core: Core<P>,
+    /// Everybody inside the engine is counted here.
+    pub gate: Gate,
+    strides: Strides,
+    regions: Mutex<Regions>,
+    /// For threads of the program that have to reclaim by themselves.
+    bench: Mutex<Bench>,
+    base: usize,
+    len: usize,
+    /// The fault being served, for the watchdog: page plus one, and since when (ns).
+    serving: AtomicU32,
+    serving_since: AtomicU64,
+    stall_reported: AtomicBool,
+}
+
+/// The map of regions and the cache of freed ones, under one lock.
+#[derive(Debug)]
+struct Regions {
+    map: RegionMap,
+    cache: Cache,
+}
+
+impl<P: Pager> Engine<P> {
+    /// An engine over `core`, whose space begins at address `base`.
+    pub fn new(core: Core<P>, base: usize) -> Engine<P> {
+        let pages = core.table.pages();
+        Engine {
+            core,
+            gate: Gate::default(),
+            strides: Strides::default(),
+            regions: Mutex::new(Regions { map: RegionMap::new(pages), cache: Cache::default() }),
+            bench: Mutex::new(Bench::new()),
+            base,
+            len: pages as usize * PAGE_BYTES,
+            serving: AtomicU32::new(0),
+            serving_since: AtomicU64::new(0),
+            stall_reported: AtomicBool::new(false),
+        }
+    }
+
+    /// The managed space: first address and length in bytes.
+    pub fn space(&self) -> (usize, usize) {
+        (self.base, self.len)
+    }
+
+    /// Whether an address lies in the managed space.
+    #[inline]
+    pub fn contains(&self, addr: usize) -> bool {
+        addr.wrapping_sub(self.base) < self.len
+    }
+
+    /// Whether any byte of a range lies in the managed space.
+    #[inline]
+    pub fn touches(&self, addr: usize, len: usize) -> bool {
+        addr < self.base + self.len && addr.saturating_add(len.max(1)) > self.base
+    }
+
+    fn page_of(&self, addr: usize) -> u32 {
+        ((addr - self.base) / PAGE_BYTES) as u32
+    }
+
+    fn addr_of(&self, page: u32) -> usize {
+        self.base + page as usize * PAGE_BYTES
+    }
+
+    fn regions(&self) -> MutexGuard<'_, Regions> {
+        // Panics end the process, so a poisoned lock is never seen.
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls `f` for each block of a page range, with the mask of its pages in the range.
+fn each_block(start: u32, end: u32, mut f: impl FnMut(BlockId, u64)) {
+    let mut page = start;
+    while page < end {
+        let id = PageId(page);
+        let n = (64 - id.index()).min(end - page);
+        f(id.block(), crate::page::id::run_mask(id.index(), n));
+        page += n;
+    }
+}
+
+#[cfg(test)]
+mod tests;

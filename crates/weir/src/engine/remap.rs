@@ -1,0 +1,228 @@
+//! `mremap`: pages move by moving their frames, words and records; no byte is copied.
+
+use super::{Engine, Regions};
+use crate::door::{Done, Pager};
+use crate::error::Refused;
+use crate::page::id::run_mask;
+use crate::page::region::{Kind, Region};
+use crate::page::resident::Arrival;
+use crate::page::state::State;
+use crate::page::{PageId, Slot};
+use crate::sync::LockGuard;
+use weir_os::mem::PAGE_BYTES;
+use weir_os::sys::Errno;
+use weir_os::uffd::Wake;
+
+/// Where the result may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Only where it is.
+    Here,
+    /// Anywhere.
+    Anywhere,
+    /// At this address of the managed space, over whatever is there.
+    At(usize),
+}
+
+impl<P: Pager> Engine<P> {
+    /// Changes a mapping's length and perhaps its place. With `keep_old` (`MREMAP_DONTUNMAP`) the
+    /// old range stays mapped and reads as zeros. Returns the new address.
+    pub fn remap(
+        &self,
+        addr: usize,
+        old_len: usize,
+        new_len: usize,
+        place: Place,
+        keep_old: bool,
+    ) -> Result<usize, Refused> {
+        let _inside = self.gate.enter();
+        let mut regions = self.regions();
+        let (start, end, list) = self.covered(&mut regions, addr, old_len)?;
+        let [first, rest @ ..] = list.as_slice() else { return Err(Refused::NotManaged) };
+        if rest.iter().any(|r| r.prot != first.prot) || first.kind == Kind::Foreign {
+            return Err(Refused::NotManaged);
+        }
+        self.merge(&mut regions, start, end, *first);
+        let region = Region { start, pages: end - start, ..*first };
+        let pages = u32::try_from(new_len.div_ceil(PAGE_BYTES)).map_err(|_| Refused::NoSpace)?;
+        if place != Place::Anywhere && place != Place::Here || keep_old {
+            return self.move_region(&mut regions, region, pages, place, keep_old);
+        }
+        if pages < region.pages {
+            let tail = (region.pages - pages) as usize * PAGE_BYTES;
+            self.unmap_inside(&mut regions, self.addr_of(start + pages), tail)?;
+            return Ok(addr);
+        }
+        if pages == region.pages {
+            return Ok(addr);
+        }
+        let extra = pages - region.pages;
+        if !self.core.full() && regions.map.extend(start, extra) {
+            self.open(Region { start: end, pages: extra, ..region })?;
+            return Ok(addr);
+        }
+        if place == Place::Here {
+            return Err(Refused::NoSpace);
+        }
+        self.move_region(&mut regions, region, pages, place, keep_old)
+    }
+
+    /// One entry for a range that `carve` left in pieces.
+    fn merge(&self, regions: &mut Regions, start: u32, end: u32, like: Region) {
+        for r in regions.map.carve(start, end) {
+            regions.map.remove(r.start);
+        }
+        regions.map.insert(Region { start, pages: end - start, ..like });
+    }
+
+    fn move_region(
+        &self,
+        regions: &mut Regions,
+        old: Region,
+        pages: u32,
+        place: Place,
+        keep_old: bool,
+    ) -> Result<usize, Refused> {
+        let new_len = pages as usize * PAGE_BYTES;
+        let new = match place {
+            Place::At(to) => {
+                let (from, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
+                if !self.contains(to) || to < from + len && from < to + new_len {
+                    return Err(Refused::NotManaged);
+                }
+                self.unmap_inside(regions, to, new_len)?;
+                let start = self.page_of(to);
+                let r = Region { start, pages, ..old };
+                if regions.map.alloc_at(start, pages, old.prot, old.kind).is_none() {
+                    regions.map.insert(r);
+                }
+                self.open(r)?;
+                r
+            }
+            // The same offset within the block: blocks pair up one to one.
+            _ => self.map_inside(regions, new_len, 0, old.start % 64, old.prot, old.kind)?,
+        };
+        let mut i = 0;
+        while i < old.pages.min(pages) {
+            let (from, to) = (PageId(old.start + i), PageId(new.start + i));
+            let most = (64 - from.index()).min(64 - to.index()).min(old.pages.min(pages) - i);
+            i += self.move_run(from, to, most);
+        }
+        let (addr, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
+        if keep_old {
+            // Whatever lay beyond the new length is gone as well.
+            for i in pages.min(old.pages)..old.pages {
+                let page = PageId(old.start + i);
+                crate::reclaim::discard::discard(
+                    &self.core,
+                    page.block(),
+                    1 << page.index(),
+                    crate::reclaim::discard::Depth::All,
+                );
+            }
+        } else {
+            self.unmap_inside(regions, addr, len)?;
+        }
+        Ok(self.addr_of(new.start))
+    }
+
+    /// Moves up to `most` pages of one block: a run of resident pages by two MOVEs, or one page of
+    /// another state. Returns how many are dealt with. The program cannot use either place
+    /// meanwhile: the old one is being remapped, the new one is not known to it yet.
+    fn move_run(&self, from: PageId, to: PageId, most: u32) -> u32 {
+        let core = &self.core;
+        let _guards = self.lock_both(from, to);
+        let state = |i: u32| core.table.word(PageId(from.0 + i)).load().state();
+        match state(0) {
+            State::Absent => return 1,
+            State::Resident => {
+                let n = (0..most).take_while(|i| state(*i) == State::Resident).count() as u32;
+                return self.move_resident(from, to, n);
+            }
+            State::Staged => {
+                let Some(window) = core.table.block(from.block()).window() else { return 1 };
+                let slot: Slot = window.slot(from.index());
+                if self.repeat(|| core.pager.fill(to, slot, 1, Wake::No)) {
+                    core.staged.sub_pages(1);
+                    let word = core.table.word(from);
+                    let _ = word.try_take_back(word.load());
+                    self.hand_over(from, to);
+                    self.count_arrived(to, 1);
+                }
+            }
+            State::Same | State::Pooled => {
+                self.hand_over(from, to);
+                core.charge(core.table.block(to.block()));
+            }
+        }
+        1
+    }
+
+    fn move_resident(&self, from: PageId, to: PageId, n: u32) -> u32 {
+        let core = &self.core;
+        let Some(window) = core.frames.take_empty() else { return 1 };
+        let slot = window.slot(0);
+        let drained = self.repeat_run(n, |done| core.pager.drain(Slot(slot.0 + done), PageId(from.0 + done), n - done));
+        let filled = self.repeat_run(drained, |done| {
+            core.pager.fill(PageId(to.0 + done), Slot(slot.0 + done), drained - done, Wake::No)
+        });
+        core.frames.put_window(window, run_mask(filled, drained - filled), 0);
+        core.table.block(from.block()).add_resident(-(drained as i32));
+        (0..filled).for_each(|i| self.hand_over(PageId(from.0 + i), PageId(to.0 + i)));
+        if filled > 0 {
+            self.count_arrived(to, filled);
+        }
+        // A page that was dropped behind our back reads as zeros in both places.
+        if drained == 0 { 1 } else { drained }
+    }
+
+    /// The word, its record and its second word go from one page to the other.
+    fn hand_over(&self, from: PageId, to: PageId) {
+        let core = &self.core;
+        let (old, new) = (core.table.word(from), core.table.word(to));
+        let found = old.load();
+        if let Some(h) = found.handle() {
+            core.pool.rename(&core.pager, h, to);
+        }
+        core.table.set_aux(to, core.table.aux(from));
+        let _ = old.try_discard(found);
+        let _ = new.try_adopt(found);
+    }
+
+    fn count_arrived(&self, to: PageId, n: u32) {
+        let row = self.core.table.block(to.block());
+        self.core.charge(row);
+        row.add_resident(n as i32);
+        self.core.resident.arrived(&self.core.table, to.block(), Arrival::Fetched);
+    }
+
+    fn lock_both(&self, a: PageId, b: PageId) -> (LockGuard<'_>, Option<LockGuard<'_>>) {
+        let (x, y) = (a.block().min(b.block()), a.block().max(b.block()));
+        let first = self.core.table.block(x).lock();
+        let second = (x != y).then(|| self.core.table.block(y).lock());
+        (first, second)
+    }
+
+    fn repeat(&self, mut f: impl FnMut() -> Done) -> bool {
+        self.repeat_run(1, |_| f()) == 1
+    }
+
+    /// Repeats a call that moves pages until `n` have moved or it fails; `f` gets the number done.
+    fn repeat_run(&self, n: u32, mut f: impl FnMut(u32) -> Done) -> u32 {
+        let (mut done, mut tries) = (0, 0);
+        while done < n && tries < 10_000 {
+            let d = f(done);
+            done += d.pages;
+            match d.stop {
+                None => break,
+                Some(Errno::EAGAIN) => {
+                    tries += 1;
+                    weir_os::thread::yield_now();
+                }
+                Some(_) if d.pages > 0 => tries += 1,
+                Some(_) => break,
+            }
+        }
+        done
+    }
+}

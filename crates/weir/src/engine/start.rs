@@ -1,0 +1,83 @@
+//! Start: address space, arena, tables, userfaultfd, threads.
+
+use super::Engine;
+use crate::config::{Pager as PagerKind, Settings};
+use crate::error::StartError;
+use crate::limits::{BUDGET_BYTES_MIN, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN};
+use crate::page::id::BLOCK_PAGES;
+use crate::reclaim::compress::Bench;
+use crate::shared::{Core, Geometry};
+use crate::sync::Ordering;
+use weir_os::mem::{Mapping, PAGE_BYTES};
+use weir_os::pager::{KernelPager, Kind};
+use weir_os::sys::Errno;
+
+/// Where the managed space is reserved: far from what the kernel and libc hand out, and the same
+/// in every process, so that addresses can be told by sight.
+pub const SPACE_BASE: usize = 0x2000_0000_0000;
+/// Other places tried when something is there already.
+const SPACE_BASES: [usize; 3] = [SPACE_BASE, 0x3000_0000_0000, 0x1000_0000_0000];
+
+impl Engine<KernelPager> {
+    /// Builds an engine; its threads are started by the caller, who owns the `'static` reference.
+    pub fn start(settings: &Settings) -> Result<Engine<KernelPager>, StartError> {
+        let budget = settings.memory;
+        if budget < BUDGET_BYTES_MIN {
+            return Err(StartError::BudgetTooSmall(budget));
+        }
+        let space = reserve_space(budget)?;
+        let windows = Geometry::arena_windows(budget);
+        let arena = Mapping::anon(windows as usize * BLOCK_PAGES as usize * PAGE_BYTES)
+            .map_err(StartError::AddressSpace)?;
+        space.name(c"weir-space");
+        arena.name(c"weir-arena");
+        let geometry = Geometry {
+            pages: (space.len() / PAGE_BYTES) as u32,
+            windows,
+            budget_bytes: budget,
+            pool_max_percent: u32::from(settings.pool_max_percent),
+        };
+        let base = space.base();
+        let kind = match settings.pager {
+            PagerKind::Auto => Kind::Auto,
+            PagerKind::Move => Kind::Move,
+            PagerKind::Copy => Kind::Copy,
+        };
+        let pager = KernelPager::open_over(kind, space, arena).map_err(StartError::Userfaultfd)?;
+        let copy = !pager.moves();
+        let core = Core::new(pager, geometry, seed(), settings.codec)?;
+        core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
+        Ok(Engine::new(core, base))
+    }
+
+    /// Memory for a thread's workbench that is never given back.
+    pub fn bench() -> Box<Bench> {
+        Box::new(Bench::new())
+    }
+}
+
+/// Reserves as much address space as may be had: less under RLIMIT_AS or strict overcommit.
+fn reserve_space(budget: u64) -> Result<Mapping, StartError> {
+    let mut len = SPACE_BYTES_MAX;
+    let mut last = Errno::ENOMEM;
+    while len >= budget * SPACE_PER_BUDGET_MIN {
+        for base in SPACE_BASES {
+            match Mapping::reserve(base, len as usize) {
+                Ok(m) => return Ok(m),
+                Err(e) => last = e,
+            }
+        }
+        len /= 2;
+    }
+    Err(StartError::AddressSpace(last))
+}
+
+/// A seed that a program cannot guess, for the content hash.
+fn seed() -> u64 {
+    let mut bytes = [0u8; 8];
+    if weir_os::sys::random(&mut bytes).is_err() {
+        // Early in boot: the clock is better than a constant.
+        return weir_os::thread::now_ns();
+    }
+    u64::from_ne_bytes(bytes)
+}

@@ -1,0 +1,264 @@
+//! The engine's threads: one serves faults, one reclaims in the background. Both block every
+//! signal, allocate nothing, and leave the gate between batches so that a fork need not wait long.
+
+use super::Engine;
+use crate::door::Pager;
+use crate::fault::{self, Ahead, Outcome};
+use crate::limits::{FAULT_STALL_MS, FRUITLESS_ROUNDS_MAX};
+use crate::page::id::BLOCK_PAGES;
+use crate::page::{BlockId, PageId};
+use crate::reclaim::compress::Bench;
+use crate::reclaim::{self, Effort, room};
+use crate::stats;
+use crate::sync::Ordering;
+use weir_os::pager::KernelPager;
+use weir_os::sys;
+use weir_os::thread;
+use weir_os::uffd::FaultMessage;
+
+/// Messages read at once.
+const INTAKE: usize = 32;
+/// How long the background thread sleeps when nobody wakes it.
+const IDLE_NS: u64 = 50_000_000;
+/// Frames freed by one background batch.
+const BACKGROUND_BATCH: u32 = 64;
+/// Frames freed by a fault for itself.
+const DIRECT_BATCH: u32 = 16;
+
+const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, tid: 0 };
+
+impl Engine<KernelPager> {
+    /// Serves faults until the process ends.
+    pub fn serve_faults(&self, bench: &mut Bench) -> ! {
+        let mut messages = [NO_FAULT; INTAKE];
+        loop {
+            if let Err(e) = self.core.pager.wait(-1) {
+                fatal(format_args!("cannot wait for page faults: {e}"));
+            }
+            let _inside = self.gate.enter();
+            while let n @ 1.. = self.intake(&mut messages) {
+                let mut ahead = None;
+                for m in &messages[..n] {
+                    ahead = self.serve(bench, m).or(ahead);
+                }
+                if let Some(a) = ahead {
+                    self.run_ahead(bench, a, &mut messages);
+                }
+            }
+        }
+    }
+
+    /// Reads waiting messages, sorted by address without duplicates.
+    fn intake(&self, messages: &mut [FaultMessage; INTAKE]) -> usize {
+        let n = match self.core.pager.read(messages) {
+            Ok(n) => n,
+            Err(e) => fatal(format_args!("cannot read page faults: {e}")),
+        };
+        messages[..n].sort_unstable_by_key(|m| m.address);
+        n
+    }
+
+    fn serve(&self, bench: &mut Bench, m: &FaultMessage) -> Option<Ahead> {
+        let start = thread::now_ns();
+        stats::add(&self.core.stats.faults, 1);
+        if !self.contains(m.address) {
+            fatal(format_args!("a page fault at {:#x}, outside the managed space: engine bug", m.address));
+        }
+        let page = PageId(self.page_of(m.address));
+        self.serving_since.store(start, Ordering::Relaxed);
+        self.serving.store(page.0 + 1, Ordering::Relaxed);
+        let ahead = self.resolve_or_reclaim(bench, page, m.tid);
+        self.serving.store(0, Ordering::Relaxed);
+        self.core.stats.fault_ns.record(thread::now_ns() - start);
+        ahead
+    }
+
+    fn resolve_or_reclaim(&self, bench: &mut Bench, page: PageId, tid: u32) -> Option<Ahead> {
+        let mut fruitless = 0;
+        loop {
+            match fault::resolve(&self.core, &self.strides, page, tid) {
+                Outcome::Installed(ahead) => return ahead,
+                Outcome::Stale => return None,
+                Outcome::Foreign => {
+                    // Being unmapped right now: the thread tries again and gets its SIGSEGV.
+                    Pager::wake(&self.core.pager, page, 1);
+                    return None;
+                }
+                Outcome::Lost => {
+                    self.report_lost(page);
+                    return None;
+                }
+                Outcome::NoFrames => {
+                    fruitless = if self.direct_reclaim(bench) { 0 } else { fruitless + 1 };
+                    if fruitless > FRUITLESS_ROUNDS_MAX {
+                        self.fatal_full();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frees a small batch in the faulting path. True if it freed anything.
+    fn direct_reclaim(&self, bench: &mut Bench) -> bool {
+        let start = thread::now_ns();
+        stats::add(&self.core.stats.direct_reclaims, 1);
+        let before = self.core.frames.free();
+        let dropped = self.drop_oldest_cached();
+        let batch = if dropped {
+            reclaim::Batch::default()
+        } else {
+            reclaim::run_once(&self.core, bench, DIRECT_BATCH, Effort::Direct)
+        };
+        stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);
+        if batch.freed == 0 && !dropped {
+            thread::yield_now(); // the background thread may be at it
+        }
+        dropped || batch.freed > 0 || self.core.frames.free() > before
+    }
+
+    /// Fetches what a stream will want next, unless somebody faults meanwhile.
+    fn run_ahead(&self, bench: &mut Bench, a: Ahead, messages: &mut [FaultMessage; INTAKE]) {
+        let steps = if a.stride.unsigned_abs() == 1 { a.count / BLOCK_PAGES } else { a.count };
+        for i in 0..steps {
+            let n = self.intake(messages);
+            if n > 0 {
+                for m in &messages[..n] {
+                    let _ = self.serve(bench, m);
+                }
+            }
+            if self.core.frames.free() < self.core.low_mark() / 2 {
+                return;
+            }
+            let step = i64::from(i) * i64::from(a.stride);
+            let came = if a.stride.unsigned_abs() == 1 {
+                let block = i64::from(a.first.block().0) + step;
+                self.fetch_ahead(block * i64::from(BLOCK_PAGES), u64::MAX, Some(a.state))
+            } else {
+                let page = i64::from(a.first.0) + step;
+                self.fetch_ahead(page, 1 << page.rem_euclid(64), None)
+            };
+            if !came {
+                return;
+            }
+        }
+    }
+
+    fn fetch_ahead(&self, page: i64, mask: u64, state: Option<u64>) -> bool {
+        if page < 0 || page >= i64::from(self.core.table.pages()) {
+            return false;
+        }
+        let block: BlockId = PageId(page as u32).block();
+        if self.core.table.block(block).valid() & mask == 0 {
+            return false;
+        }
+        fault::prefetch(&self.core, block.page(0), mask, state);
+        true
+    }
+
+    fn report_lost(&self, page: PageId) {
+        let address = self.addr_of(page.0);
+        say(format_args!("the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"));
+        let _ = Pager::poison(&self.core.pager, page);
+        Pager::wake(&self.core.pager, page, 1);
+    }
+
+    /// Everything is full and a page must come in: end the process, saying what was full.
+    fn fatal_full(&self) -> ! {
+        let (c, mib) = (&self.core, |pages: u64| pages * 4 / 1024);
+        let pool = u64::from(c.pool.owned()) * 64;
+        fatal(format_args!(
+            "budget and pool are full: {} MiB of frames and {} MiB of pool (share {} %) hold {} MiB of data, \
+             {} pages did not compress, {} are locked; no swap file is configured. Give more with --memory",
+            mib(u64::from(c.frames.existing()) - pool),
+            mib(pool),
+            u64::from(c.pool.limit()) * 6400 / u64::from(c.frames.limit().max(1)),
+            c.stats.managed_bytes.load(Ordering::Relaxed) >> 20,
+            c.stats.out_stuck.load(Ordering::Relaxed),
+            c.pinned.load(Ordering::Relaxed),
+        ))
+    }
+
+    /// Reclaims in the background until the process ends.
+    pub fn reclaim_for_ever(&self, bench: &mut Bench) -> ! {
+        loop {
+            if self.core.kick.load(Ordering::Acquire) == 0 {
+                let _ = thread::futex_wait(&self.core.kick, 0, Some(IDLE_NS));
+            }
+            let kicked = self.core.kick.swap(0, Ordering::AcqRel) != 0;
+            let mut freed = 0;
+            while self.core.frames.free() < self.core.high_mark() {
+                let _inside = self.gate.enter();
+                if self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0 {
+                    continue;
+                }
+                if self.drop_oldest_cached() {
+                    continue;
+                }
+                if self.core.frames.free() >= self.core.low_mark() && freed == 0 && !kicked {
+                    break;
+                }
+                let batch = reclaim::run_once(&self.core, bench, BACKGROUND_BATCH, Effort::Background);
+                freed += batch.freed;
+                if batch.freed == 0 {
+                    break;
+                }
+            }
+            self.housekeeping(freed == 0 && !kicked);
+        }
+    }
+
+    fn housekeeping(&self, idle: bool) {
+        let _inside = self.gate.enter();
+        self.core.frames.shed_excess(&self.core.pager);
+        if idle && self.core.pool.owned() > 0 {
+            room::compact(&self.core);
+        }
+        self.core.publish();
+        self.watch();
+    }
+
+    /// The watchdog: a fault that waits too long is reported once, with what is known.
+    fn watch(&self) {
+        let page = self.serving.load(Ordering::Relaxed);
+        let waited = thread::now_ns().saturating_sub(self.serving_since.load(Ordering::Relaxed)) / 1_000_000;
+        if page == 0 || waited < FAULT_STALL_MS || self.stall_reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let page = PageId(page - 1);
+        say(format_args!(
+            "a page fault at {:#x} has waited {waited} ms ({:?}, {} frames free, {} staged)",
+            self.addr_of(page.0),
+            self.core.table.word(page).load().state(),
+            self.core.frames.free(),
+            self.core.staged.pages(),
+        ));
+    }
+}
+
+/// Writes one line to stderr without allocating or taking libc's locks.
+pub fn say(args: core::fmt::Arguments<'_>) {
+    let mut line = Line { buf: [0; 512], len: 0 };
+    let _ = core::fmt::write(&mut line, format_args!("weir: {args}\n"));
+    let _ = sys::write_all(2, &line.buf[..line.len]);
+}
+
+/// Says why and ends the process as the kernel's out-of-memory killer would: the data cannot be
+/// kept, so nothing of the program may run on.
+pub fn fatal(args: core::fmt::Arguments<'_>) -> ! {
+    say(args);
+    sys::kill_self()
+}
+
+struct Line {
+    buf: [u8; 512],
+    len: usize,
+}
+
+impl core::fmt::Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let n = s.len().min(self.buf.len() - self.len);
+        self.buf[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Typed errors. Engine errors are `Copy`: no allocation on the way out.
+
+use weir_os::sys::Errno;
+
+/// Why the engine did not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The budget is below [`crate::limits::BUDGET_BYTES_MIN`].
+    #[error("the budget of {0} bytes is below the minimum of {min} bytes", min = crate::limits::BUDGET_BYTES_MIN)]
+    BudgetTooSmall(u64),
+    /// userfaultfd cannot be opened.
+    #[error("userfaultfd cannot be opened: {0}")]
+    Userfaultfd(Errno),
+    /// Address space for the managed range or the arena cannot be reserved.
+    #[error("cannot reserve address space: {0} (check RLIMIT_AS and vm.overcommit_memory)")]
+    AddressSpace(Errno),
+    /// Tables or threads cannot be made.
+    #[error("cannot allocate the engine's own memory: {0}")]
+    Memory(Errno),
+}
+
+/// Why a request of the program failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Budget and pool are full: nothing new is taken so that all that was written can be kept.
+    #[error("budget and pool are full")]
+    Full,
+    /// No address range is large enough.
+    #[error("out of managed address space")]
+    NoSpace,
+    /// The range is not wholly managed memory.
+    #[error("not managed memory")]
+    NotManaged,
+    /// The kernel refused.
+    #[error("{0}")]
+    Kernel(Errno),
+}

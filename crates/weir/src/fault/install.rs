@@ -1,0 +1,220 @@
+//! Fetch and install: bytes into consecutive free frames, then one MOVE per run.
+
+use crate::shared::{Core, count};
+use crate::door::{Pager, with_frame};
+use crate::limits::FREE_RESERVE;
+use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
+use crate::page::resident::Arrival;
+use crate::page::state::{State, Word};
+use crate::page::{BlockId, PageId, Slot};
+use crate::stats;
+use crate::sync::Ordering;
+use weir_os::codec;
+use weir_os::sys::Errno;
+use weir_os::uffd::Wake;
+
+/// Pages of a block that came in, and those whose bytes are lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Got {
+    /// Mask of installed pages.
+    pub installed: u64,
+    /// Mask of pages whose record is damaged.
+    pub lost: u64,
+}
+
+/// Frames that faults leave to reclaim: to store a page the pool may need a whole new window.
+pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
+
+/// Creates fresh frames when few are free and the budget allows.
+pub fn ensure_frames<P: Pager>(core: &Core<P>) {
+    while core.frames.free() < BLOCK_PAGES + KEPT_FOR_POOL {
+        // An error means that the kernel has no memory: reclaim will have to do.
+        if core.frames.grow(&core.pager).unwrap_or(0) == 0 {
+            return;
+        }
+    }
+}
+
+/// Brings in the pages of `mask` that are not resident, the run with page `first` before the
+/// others. Under the block's lock. The page `first` may use the last frames, readahead may not.
+pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Got {
+    let mut got = Got::default();
+    let mut arrival = Arrival::Fetched;
+    let mut missing = missing_of(core, block, mask);
+    let mut from = first;
+    while missing != 0 {
+        let Some((start, len)) = next_run(missing, from).or_else(|| next_run(missing, 0)) else { break };
+        let word = core.table.word(block.page(start)).load();
+        let same_source = (1..len)
+            .take_while(|i| is_staged(core, block.page(start + i)) == (word.state() == State::Staged))
+            .count() as u32;
+        let len = 1 + same_source;
+        let done = if word.state() == State::Staged {
+            arrival = Arrival::TakenBack;
+            take_back(core, block, start, len)
+        } else {
+            let need = if got.installed >> first & 1 == 0 { 1 } else { 0 };
+            match fetch_run(core, block, start, len, need, &mut got.lost) {
+                Some(n) => n,
+                None => break,
+            }
+        };
+        got.installed |= run_mask(start, done);
+        // Pages that could not come (lost, or their mapping is gone) are skipped for good.
+        missing &= !run_mask(start, done.max(1));
+        from = (start + done.max(1)) % BLOCK_PAGES;
+    }
+    if got.installed != 0 {
+        core.table.block(block).add_resident(got.installed.count_ones() as i32);
+        core.resident.arrived(&core.table, block, arrival);
+    }
+    got
+}
+
+fn missing_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
+    let mut missing = mask;
+    let mut rest = mask;
+    while rest != 0 {
+        let i = rest.trailing_zeros();
+        rest &= rest - 1;
+        if core.table.word(block.page(i)).load().state() == State::Resident {
+            missing &= !(1 << i);
+        }
+    }
+    missing
+}
+
+fn is_staged<P: Pager>(core: &Core<P>, page: PageId) -> bool {
+    core.table.word(page).load().state() == State::Staged
+}
+
+/// Moves staged frames back. Returns how many pages from the start of the run are there.
+fn take_back<P: Pager>(core: &Core<P>, block: BlockId, start: u32, len: u32) -> u32 {
+    let Some(window) = core.table.block(block).window() else { return 0 };
+    let page = block.page(start);
+    let n = fill(core, page, window.slot(start), len);
+    for i in 0..n {
+        let word = core.table.word(PageId(page.0 + i));
+        let _ = word.try_take_back(word.load());
+    }
+    core.staged.sub_pages(n);
+    count(&core.stats.in_staged, n);
+    n
+}
+
+/// Fills frames with the bytes of absent, same-filled or pooled pages and installs them. Returns
+/// how many; `None` when there is no frame.
+fn fetch_run<P: Pager>(
+    core: &Core<P>,
+    block: BlockId,
+    start: u32,
+    len: u32,
+    need: u32,
+    lost: &mut u64,
+) -> Option<u32> {
+    let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL);
+    let readahead = spare.saturating_sub(FREE_RESERVE);
+    if spare < need {
+        return None;
+    }
+    let len = len.min(readahead.max(need));
+    if len == 0 {
+        return None;
+    }
+    let run = core.frames.take_run(len)?;
+    let page = block.page(start);
+    let mut ready = 0;
+    while ready < run.n {
+        let zeroed = run.zeroed >> ready & 1 == 1;
+        if fetch(core, PageId(page.0 + ready), Slot(run.slot.0 + ready), zeroed).is_err() {
+            *lost |= 1 << (start + ready);
+            break;
+        }
+        ready += 1;
+    }
+    let n = if ready > 0 { fill(core, page, run.slot, ready) } else { 0 };
+    core.frames.moved_out(run.slot, n);
+    core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
+    for i in 0..n {
+        finish(core, PageId(page.0 + i), n);
+    }
+    Some(n)
+}
+
+/// The bytes of one page into one frame. `Err` when its record is damaged.
+fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), ()> {
+    let word = core.table.word(page).load();
+    with_frame(&core.pager, slot, |bytes| match word.state() {
+        State::Absent if zeroed => Ok(()),
+        State::Absent => {
+            bytes.fill(0);
+            Ok(())
+        }
+        State::Same => {
+            codec::fill_same(bytes, core.table.aux(page));
+            Ok(())
+        }
+        State::Pooled => match word.handle() {
+            Some(h) => core.pool.expand(&core.pager, h, page, bytes),
+            None => Err(()),
+        },
+        State::Resident | State::Staged => Err(()),
+    })
+}
+
+/// The page is mapped: change its word, give up its record or keep it.
+fn finish<P: Pager>(core: &Core<P>, page: PageId, run: u32) {
+    let word = core.table.word(page);
+    let from: Word = word.load();
+    match from.state() {
+        State::Absent => {
+            count(&core.stats.in_absent, 1);
+            core.count_managed(1);
+            let _ = word.try_install(from, false);
+        }
+        State::Same => {
+            count(&core.stats.in_same, 1);
+            let _ = word.try_install(from, false);
+        }
+        _ => {
+            count(&core.stats.pool_in, 1);
+            let keep = core.keep_copy(run);
+            if word.try_install(from, keep).is_ok() {
+                match (keep, from.handle()) {
+                    (true, _) => core.count_kept(1),
+                    (false, Some(h)) => core.free_record(h),
+                    (false, None) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Moves frames under the program, riding out EAGAIN. Returns how many arrived.
+fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -> u32 {
+    const RETRIES: u32 = 10_000;
+    let (mut done, mut tries) = (0, 0);
+    while done < n {
+        let d = core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes);
+        done += d.pages;
+        match d.stop {
+            None => break,
+            Some(Errno::EAGAIN) => {
+                tries += u32::from(d.pages == 0);
+                if tries > RETRIES {
+                    break;
+                }
+                if d.pages == 0 {
+                    weir_os::thread::yield_now();
+                }
+            }
+            Some(_) if d.pages > 0 => {} // ask again at the stop to learn why
+            Some(_) => {
+                stats::add(&core.stats.errors_fill, 1);
+                core.stats.last_errno.store(d.stop.map_or(0, |e| e.0 as u64), Ordering::Relaxed);
+                break;
+            }
+        }
+    }
+    done
+}

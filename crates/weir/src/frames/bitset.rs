@@ -1,0 +1,84 @@
+//! A set of window numbers with fast "lowest member": one bit a window and one summary bit for
+//! each 64 of them. Changed under the frame allocator's lock only.
+
+use crate::sync::Ordering;
+use core::sync::atomic::AtomicU64;
+use weir_os::mem::Table;
+use weir_os::sys::Errno;
+
+#[derive(Debug)]
+pub struct BitSet {
+    words: Table<AtomicU64>,
+    summary: Table<AtomicU64>,
+}
+
+impl BitSet {
+    pub fn new(bits: u32) -> Result<BitSet, Errno> {
+        let words = (bits as usize).div_ceil(64);
+        Ok(BitSet {
+            words: Table::new(words, c"weir-windows")?,
+            summary: Table::new(words.div_ceil(64), c"weir-windows")?,
+        })
+    }
+
+    pub fn has(&self, i: u32) -> bool {
+        self.words.row(i as usize / 64).load(Ordering::Relaxed) >> (i % 64) & 1 == 1
+    }
+
+    pub fn set(&self, i: u32) {
+        self.put(i, true);
+    }
+
+    pub fn put(&self, i: u32, on: bool) {
+        let (w, bit) = (i as usize / 64, 1u64 << (i % 64));
+        let (word, sum) = (self.words.row(w), self.summary.row(w / 64));
+        let v = if on { word.load(Ordering::Relaxed) | bit } else { word.load(Ordering::Relaxed) & !bit };
+        word.store(v, Ordering::Relaxed);
+        let sbit = 1u64 << (w % 64);
+        let s = sum.load(Ordering::Relaxed);
+        sum.store(if v != 0 { s | sbit } else { s & !sbit }, Ordering::Relaxed);
+    }
+
+    pub fn first(&self) -> Option<u32> {
+        for i in 0..self.summary.len() {
+            let s = self.summary.row(i).load(Ordering::Relaxed);
+            if s != 0 {
+                let w = i * 64 + s.trailing_zeros() as usize;
+                let v = self.words.row(w).load(Ordering::Relaxed);
+                return Some((w * 64) as u32 + v.trailing_zeros());
+            }
+        }
+        None
+    }
+
+    pub fn last(&self) -> Option<u32> {
+        for i in (0..self.summary.len()).rev() {
+            let s = self.summary.row(i).load(Ordering::Relaxed);
+            if s != 0 {
+                let w = i * 64 + 63 - s.leading_zeros() as usize;
+                let v = self.words.row(w).load(Ordering::Relaxed);
+                return Some((w * 64) as u32 + 63 - v.leading_zeros());
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_and_last_follow_the_members() {
+        let s = BitSet::new(10_000).unwrap();
+        assert_eq!((s.first(), s.last()), (None, None));
+        for i in [9_999, 70, 4_096] {
+            s.set(i);
+        }
+        assert_eq!((s.first(), s.last()), (Some(70), Some(9_999)));
+        s.put(70, false);
+        s.put(9_999, false);
+        assert_eq!((s.first(), s.last()), (Some(4_096), Some(4_096)));
+        assert!(s.has(4_096) && !s.has(70));
+    }
+}

@@ -1,0 +1,446 @@
+//! Room: the frame arena in windows of 64 slots, handed out in ascending runs.
+//!
+//! A window is *empty* (no frame in it; a block can be moved in), *free* (some frames, all free or
+//! in somebody's hand), or *taken* (a block's staged pages, or 64 frames of pool). Frames in hand
+//! (`held`) still lie in their slots until the caller has moved them out: their window is not
+//! empty before that.
+//!
+//! Order is kept by construction: free frames are bits of their window, a run is consecutive
+//! bits, the lowest window goes first. There is no list that could be shuffled; `scatter` makes the
+//! allocator hand out single frames from alternating places, to measure what order is worth.
+
+mod bitset;
+
+use crate::door::Pager;
+use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
+use crate::page::{Slot, WindowId};
+use crate::sync::{Lock, Ordering};
+use bitset::BitSet;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use weir_os::mem::Table;
+use weir_os::sys::Errno;
+
+/// The frame allocator.
+#[derive(Debug)]
+pub struct Frames {
+    lock: Lock,
+    /// Per window: free mask, held mask, known-zero mask, orphan mask.
+    rows: Table<[AtomicU64; 4]>,
+    full: BitSet,
+    partial: BitSet,
+    empty: BitSet,
+    free: AtomicU32,
+    existing: AtomicU32,
+    limit: AtomicU32,
+    scatter: AtomicBool,
+}
+
+/// Consecutive free frames in the caller's hand.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Run {
+    /// First slot.
+    pub slot: Slot,
+    /// Number of frames.
+    pub n: u32,
+    /// Bit i: frame i is known to be all zero.
+    pub zeroed: u64,
+}
+
+const FREE: usize = 0;
+const HELD: usize = 1;
+const ZEROED: usize = 2;
+/// Of a window with staged pages: frames whose page was dropped meanwhile.
+const ORPHANS: usize = 3;
+
+impl Frames {
+    /// An arena of `windows` windows, all empty, in which at most `limit` frames may exist.
+    pub fn new(windows: u32, limit: u32) -> Result<Frames, Errno> {
+        let frames = Frames {
+            lock: Lock::default(),
+            rows: Table::new(windows as usize, c"weir-windows")?,
+            full: BitSet::new(windows)?,
+            partial: BitSet::new(windows)?,
+            empty: BitSet::new(windows)?,
+            free: AtomicU32::new(0),
+            existing: AtomicU32::new(0),
+            limit: AtomicU32::new(limit),
+            scatter: AtomicBool::new(false),
+        };
+        (0..windows).for_each(|w| frames.empty.set(w));
+        Ok(frames)
+    }
+
+    /// Free frames, not counting those in hand.
+    pub fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Frames that exist, wherever they are.
+    pub fn existing(&self) -> u32 {
+        self.existing.load(Ordering::Relaxed)
+    }
+
+    /// Most frames that may exist.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit; `shed_excess` makes it true.
+    pub fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Experiment F5: hand out single frames in an order that merges nothing.
+    pub fn set_scatter(&self, on: bool) {
+        self.scatter.store(on, Ordering::Relaxed);
+    }
+
+    fn get(&self, w: u32, field: usize) -> u64 {
+        self.rows.row(w as usize)[field].load(Ordering::Relaxed)
+    }
+
+    fn put(&self, w: u32, field: usize, v: u64) {
+        self.rows.row(w as usize)[field].store(v, Ordering::Relaxed);
+    }
+
+    /// Files a window under the set that its masks call for. Under the lock.
+    fn refile(&self, w: u32) {
+        let (free, held) = (self.get(w, FREE), self.get(w, HELD));
+        self.full.put(w, free == u64::MAX);
+        self.partial.put(w, free != 0 && free != u64::MAX);
+        self.empty.put(w, free == 0 && held == 0);
+    }
+
+    /// Takes up to `n` (1..=64) consecutive free frames, as many as one window gives; ascending.
+    pub fn take_run(&self, n: u32) -> Option<Run> {
+        let n = n.clamp(1, BLOCK_PAGES);
+        let _guard = self.lock.lock();
+        if self.scatter.load(Ordering::Relaxed) {
+            return self.take_scattered();
+        }
+        // A long run is worth breaking a full window; a short one first uses up the broken ones.
+        let w = if n > BLOCK_PAGES / 4 {
+            self.full.first().or_else(|| self.partial.first())
+        } else {
+            self.partial.first().or_else(|| self.full.first())
+        }?;
+        let (start, len) = best_run(self.get(w, FREE), n)?;
+        Some(self.hold(w, start, len.min(n)))
+    }
+
+    fn take_scattered(&self) -> Option<Run> {
+        let w = self.partial.last().or_else(|| self.full.last())?;
+        let free = self.get(w, FREE);
+        // Alternate ends of the window so that neighbours in time are never neighbours in place.
+        let bit = if free.count_ones().is_multiple_of(2) { 63 - free.leading_zeros() } else { free.trailing_zeros() };
+        Some(self.hold(w, bit, 1))
+    }
+
+    fn hold(&self, w: u32, start: u32, len: u32) -> Run {
+        let mask = run_mask(start, len);
+        let zeroed = (self.get(w, ZEROED) & mask) >> start;
+        self.put(w, FREE, self.get(w, FREE) & !mask);
+        self.put(w, HELD, self.get(w, HELD) | mask);
+        self.put(w, ZEROED, self.get(w, ZEROED) & !mask);
+        self.refile(w);
+        self.free.fetch_sub(len, Ordering::Relaxed);
+        Run { slot: WindowId(w).slot(start), n: len, zeroed }
+    }
+
+    /// The first `n` frames of a run have been moved out of their slots.
+    pub fn moved_out(&self, slot: Slot, n: u32) {
+        let _guard = self.lock.lock();
+        self.unhold(slot, n);
+    }
+
+    fn unhold(&self, slot: Slot, n: u32) {
+        let w = slot.window().0;
+        let mask = run_mask(slot.index(), n);
+        debug_assert_eq!(self.get(w, HELD) & mask, mask);
+        self.put(w, HELD, self.get(w, HELD) & !mask);
+        self.refile(w);
+    }
+
+    /// Frames in hand become free again where they lie.
+    pub fn put_back(&self, slot: Slot, n: u32) {
+        if n == 0 {
+            return;
+        }
+        let _guard = self.lock.lock();
+        let w = slot.window().0;
+        let mask = run_mask(slot.index(), n);
+        debug_assert_eq!(self.get(w, HELD) & mask, mask);
+        self.put(w, HELD, self.get(w, HELD) & !mask);
+        self.put(w, FREE, self.get(w, FREE) | mask);
+        self.refile(w);
+        self.free.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Takes an empty window, into which a block can be moved.
+    pub fn take_empty(&self) -> Option<WindowId> {
+        let _guard = self.lock.lock();
+        let w = self.empty.first()?;
+        self.empty.put(w, false);
+        Some(WindowId(w))
+    }
+
+    /// Gives a taken window back; the slots in `free` hold free frames, the others are empty.
+    pub fn put_window(&self, window: WindowId, free: u64, zeroed: u64) {
+        let _guard = self.lock.lock();
+        debug_assert_eq!(self.get(window.0, FREE) | self.get(window.0, HELD), 0);
+        self.put(window.0, FREE, free);
+        self.put(window.0, ZEROED, zeroed & free);
+        self.refile(window.0);
+        self.free.fetch_add(free.count_ones(), Ordering::Relaxed);
+    }
+
+    /// Notes frames of a taken window whose staged pages were dropped. Under the block's lock.
+    pub fn add_orphans(&self, window: WindowId, mask: u64) {
+        self.put(window.0, ORPHANS, self.get(window.0, ORPHANS) | mask);
+    }
+
+    /// Takes the note back, to free those frames with the rest. Under the block's lock.
+    pub fn take_orphans(&self, window: WindowId) -> u64 {
+        let mask = self.get(window.0, ORPHANS);
+        self.put(window.0, ORPHANS, 0);
+        mask
+    }
+
+    /// Frames went back to the kernel from under the program (dropped where they were).
+    pub fn vanished(&self, n: u32) {
+        self.existing.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Takes a window of 64 free frames, gathering them from several windows if none is whole.
+    pub fn take_full<P: Pager>(&self, pager: &P) -> Option<WindowId> {
+        {
+            let _guard = self.lock.lock();
+            if let Some(w) = self.full.first() {
+                self.put(w, FREE, 0);
+                self.put(w, ZEROED, 0);
+                self.full.put(w, false);
+                self.free.fetch_sub(BLOCK_PAGES, Ordering::Relaxed);
+                return Some(WindowId(w));
+            }
+        }
+        self.gather(pager)
+    }
+
+    fn gather<P: Pager>(&self, pager: &P) -> Option<WindowId> {
+        if self.free() < BLOCK_PAGES {
+            return None;
+        }
+        let target = self.take_empty()?;
+        let mut got = 0;
+        while got < BLOCK_PAGES {
+            let Some(run) = self.take_run(BLOCK_PAGES - got) else { break };
+            let d = pager.gather(target.slot(got), run.slot, run.n);
+            self.moved_out(run.slot, d.pages);
+            self.put_back(Slot(run.slot.0 + d.pages), run.n - d.pages);
+            got += d.pages;
+            if d.pages == 0 && d.stop != Some(Errno::EAGAIN) {
+                break;
+            }
+        }
+        if got == BLOCK_PAGES {
+            return Some(target);
+        }
+        self.put_window(target, run_mask(0, got), 0);
+        None
+    }
+
+    /// Creates up to 64 zeroed frames if the limit allows. Returns how many.
+    pub fn grow<P: Pager>(&self, pager: &P) -> Result<u32, Errno> {
+        let (window, n) = {
+            let _guard = self.lock.lock();
+            let n = self.limit().saturating_sub(self.existing()).min(BLOCK_PAGES);
+            if n == 0 {
+                return Ok(0);
+            }
+            let Some(w) = self.empty.first() else { return Ok(0) };
+            self.empty.put(w, false);
+            self.existing.fetch_add(n, Ordering::Relaxed);
+            (WindowId(w), n)
+        };
+        let result = pager.grow(window.slot(0), n);
+        let mask = if result.is_ok() { run_mask(0, n) } else { 0 };
+        if result.is_err() {
+            // Whatever part was born goes back, so that the window is empty again.
+            let _ = pager.shed(window.slot(0), n);
+            self.existing.fetch_sub(n, Ordering::Relaxed);
+        }
+        self.put_window(window, mask, mask);
+        result.map(|()| n)
+    }
+
+    /// Gives free frames above the limit back to the kernel. Returns how many are still too many.
+    pub fn shed_excess<P: Pager>(&self, pager: &P) -> u32 {
+        loop {
+            let excess = self.existing().saturating_sub(self.limit());
+            if excess == 0 {
+                return 0;
+            }
+            let Some(run) = self.take_run(excess.min(BLOCK_PAGES)) else { return excess };
+            if pager.shed(run.slot, run.n).is_err() {
+                self.put_back(run.slot, run.n);
+                return excess;
+            }
+            self.moved_out(run.slot, run.n);
+            self.existing.fetch_sub(run.n, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives every free frame back to the kernel (a forked child: they are shared with the parent,
+    /// and writing to them would copy garbage).
+    pub fn shed_all_free<P: Pager>(&self, pager: &P) {
+        while let Some(run) = self.take_run(BLOCK_PAGES) {
+            if pager.shed(run.slot, run.n).is_err() {
+                self.put_back(run.slot, run.n);
+                return;
+            }
+            self.moved_out(run.slot, run.n);
+            self.existing.fetch_sub(run.n, Ordering::Relaxed);
+        }
+    }
+
+    /// Checks the allocator against itself; call when nobody is inside.
+    pub fn validate(&self) -> Result<(), &'static str> {
+        let _guard = self.lock.lock();
+        let mut free = 0;
+        for w in 0..self.rows.len() as u32 {
+            let (f, h, z) = (self.get(w, FREE), self.get(w, HELD), self.get(w, ZEROED));
+            if f & h != 0 || z & !f != 0 {
+                return Err("window masks contradict each other");
+            }
+            if (f == u64::MAX) != self.full.has(w) || (f != 0 && f != u64::MAX) != self.partial.has(w) {
+                return Err("window filed wrongly");
+            }
+            if self.empty.has(w) && (f | h) != 0 {
+                return Err("an empty window has frames");
+            }
+            free += f.count_ones();
+        }
+        if free != self.free() {
+            return Err("free frames miscounted");
+        }
+        if self.existing() < free { Err("more free frames than exist") } else { Ok(()) }
+    }
+}
+
+/// The first run of at least `n` bits, or else the longest.
+fn best_run(mask: u64, n: u32) -> Option<(u32, u32)> {
+    let (mut from, mut best) = (0, None::<(u32, u32)>);
+    while let Some((start, len)) = next_run(mask, from) {
+        if len >= n {
+            return Some((start, len));
+        }
+        if best.is_none_or(|(_, l)| len > l) {
+            best = Some((start, len));
+        }
+        from = start + len;
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::FakePager;
+
+    fn setup(windows: u32, limit: u32) -> (Frames, FakePager) {
+        (Frames::new(windows, limit).unwrap(), FakePager::new(64, windows))
+    }
+
+    #[test]
+    fn frames_come_in_ascending_runs_and_never_exceed_the_limit() {
+        let (f, p) = setup(8, 100);
+        assert_eq!(f.grow(&p), Ok(64));
+        assert_eq!(f.grow(&p), Ok(36));
+        assert_eq!(f.grow(&p), Ok(0));
+        let a = f.take_run(64).unwrap();
+        assert_eq!((a.slot, a.n, a.zeroed), (Slot(0), 64, u64::MAX));
+        let b = f.take_run(64).unwrap();
+        assert_eq!((b.slot, b.n), (Slot(64), 36));
+        assert!(f.take_run(1).is_none());
+        f.validate().unwrap();
+    }
+
+    #[test]
+    fn a_window_is_empty_only_once_its_frames_have_left() {
+        let (f, p) = setup(2, 128);
+        f.grow(&p).unwrap();
+        let run = f.take_run(64).unwrap();
+        assert_eq!(f.take_empty(), Some(WindowId(1)), "window 0 still holds the frames in hand");
+        assert_eq!(f.take_empty(), None);
+        f.moved_out(run.slot, 64);
+        assert_eq!(f.take_empty(), Some(WindowId(0)));
+    }
+
+    #[test]
+    fn scattered_frames_are_gathered_into_a_whole_window() {
+        let (f, p) = setup(8, 256);
+        (0..2).for_each(|_| assert_eq!(f.grow(&p), Ok(64)));
+        // Punch holes: take single frames out of both windows.
+        for w in 0..2 {
+            let run = f.take_run(64).unwrap();
+            assert_eq!(run.slot.window(), WindowId(w));
+            for i in 0..64 {
+                let slot = Slot(run.slot.0 + i);
+                if i % 4 == 3 {
+                    p.shed(slot, 1).unwrap();
+                    f.moved_out(slot, 1);
+                } else {
+                    f.put_back(slot, 1);
+                }
+            }
+        }
+        let w = f.take_full(&p).expect("96 free frames make a window");
+        (0..64).for_each(|i| assert!(p.has_frame(w.slot(i))));
+        f.put_window(w, u64::MAX, 0);
+        f.validate().unwrap();
+    }
+
+    /// Seeded operations against a set of free slots.
+    #[test]
+    fn the_allocator_agrees_with_a_naive_model() {
+        for seed in 1..20u64 {
+            let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut next = move || {
+                s ^= s << 13;
+                s ^= s >> 7;
+                s ^= s << 17;
+                s
+            };
+            let (f, p) = setup(24, 512);
+            let mut held: Vec<Run> = Vec::new();
+            let mut free = 0u32;
+            for step in 0..500 {
+                match next() % 5 {
+                    0 => free += f.grow(&p).unwrap(),
+                    1 | 2 => {
+                        if let Some(r) = f.take_run((next() % 64 + 1) as u32) {
+                            free -= r.n;
+                            held.push(r);
+                        }
+                    }
+                    3 if !held.is_empty() => {
+                        let r = held.swap_remove(next() as usize % held.len());
+                        f.put_back(r.slot, r.n);
+                        free += r.n;
+                    }
+                    _ if !held.is_empty() => {
+                        let r = held.swap_remove(next() as usize % held.len());
+                        p.shed(r.slot, r.n).unwrap();
+                        f.moved_out(r.slot, r.n);
+                        f.existing.fetch_sub(r.n, Ordering::Relaxed);
+                    }
+                    _ => {}
+                }
+                assert_eq!(f.free(), free, "seed {seed} step {step}");
+                f.validate().unwrap_or_else(|e| panic!("seed {seed} step {step}: {e}"));
+                assert!(f.existing() <= 512);
+            }
+        }
+    }
+}

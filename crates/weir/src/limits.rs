@@ -1,0 +1,53 @@
+//! Every bound of the engine, with the reason beside it, asserted against each other.
+
+use crate::page::id::BLOCK_PAGES;
+
+/// Smallest budget: below this the pool's partly filled spans, the windows in flight and the
+/// engine's own tables leave no room for the program.
+pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
+
+/// Managed address space asked for first; halved until the reservation succeeds (RLIMIT_AS).
+pub const SPACE_BYTES_MAX: u64 = 1 << 40;
+/// Smallest managed space worth starting with, as a multiple of the budget.
+pub const SPACE_PER_BUDGET_MIN: u64 = 2;
+
+/// Arena slots per frame of the budget: windows must be empty to take a block, and windows with
+/// a few free frames each are not empty.
+pub const ARENA_PER_BUDGET: u64 = 3;
+
+/// RAM set aside for what is not frames: stacks and scratch of the engine threads, tables of
+/// windows and spans. The rest of the metadata is charged as it is touched.
+pub const FIXED_OVERHEAD_BYTES: u64 = 1 << 20;
+
+/// Below this many free frames the background reclaimer starts (share of all frames).
+pub const FREE_LOW_SHARE: u32 = 32;
+/// It stops at this many times the low mark.
+pub const FREE_HIGH_FACTOR: u32 = 2;
+/// Never fewer free frames than this when it starts: two blocks coming in at once.
+pub const FREE_LOW_MIN: u32 = 2 * BLOCK_PAGES;
+/// Readahead leaves these frames to faults.
+pub const FREE_RESERVE: u32 = BLOCK_PAGES / 4;
+
+/// Share of frames that may be staged: the length of the second chance.
+pub const STAGED_SHARE: u32 = 16;
+
+/// Staged pages handled under one hold of a block lock: bounds how long a fault waits for it
+/// (about 6 us a page).
+pub const STORE_PER_HOLD: u32 = 4;
+
+/// Largest record the pool takes: above three quarters of a page storing saves too little.
+pub const RECORD_BYTES_MAX: usize = 3072;
+
+/// Fruitless rounds over all queues before a fault that needs a frame gives up and the process
+/// ends with a message.
+pub const FRUITLESS_ROUNDS_MAX: u32 = 200;
+
+/// A fault that is not resolved in this time is reported by the watchdog.
+pub const FAULT_STALL_MS: u64 = 10_000;
+
+const _: () = {
+    assert!(FREE_LOW_MIN >= BLOCK_PAGES + FREE_RESERVE, "a block's readahead must fit above the reserve");
+    assert!(RECORD_BYTES_MAX < 4096);
+    assert!(BUDGET_BYTES_MIN > 4 * FIXED_OVERHEAD_BYTES);
+    assert!(STORE_PER_HOLD >= 1 && STORE_PER_HOLD <= BLOCK_PAGES);
+};

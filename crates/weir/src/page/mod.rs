@@ -1,0 +1,13 @@
+//! What is true about a page: its name, its word, its block's row, the set of resident blocks and
+//! the map of regions.
+
+pub mod id;
+#[cfg(not(loom))]
+pub mod region;
+#[cfg(not(loom))]
+pub mod resident;
+pub mod state;
+#[cfg(not(loom))]
+pub mod table;
+
+pub use id::{BlockId, Handle, PageId, Slot, WindowId};

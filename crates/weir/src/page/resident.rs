@@ -1,0 +1,219 @@
+//! The set of blocks with resident pages, in two FIFO queues: *probation* for blocks seen once and
+//! *main* for blocks that came back. A scan fills and drains probation alone.
+//!
+//! After S3-FIFO (Yang et al., SOSP '23), with blocks for objects. There is no accessed bit to
+//! consult, so the hit signal is a page taken back while staged, or a refault soon after the block
+//! went out. This file is the mechanism; which queue gives the next victim is decided by the pure
+//! function [`choose`].
+
+use super::id::BlockId;
+use super::table::PageTable;
+use crate::sync::{Lock, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Most references a block can save up; each lets it survive one round of the main queue.
+pub const REFS_MAX: u32 = 3;
+
+const QUEUE_MASK: u32 = 3;
+const REFS_SHIFT: u32 = 8;
+const NONE: u32 = 0;
+const PROBATION: u32 = 1;
+const MAIN: u32 = 2;
+/// Link value of the last block, and of an empty queue's head; block ids are stored plus one.
+const END: u32 = 0;
+
+/// Which queue gives the next victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// The oldest block of probation.
+    Probation,
+    /// The oldest block of the main queue.
+    Main,
+}
+
+/// Takes from probation while it holds more than a tenth of the blocks (S3-FIFO's share), so that
+/// scans pay for themselves; otherwise from the main queue.
+pub fn choose(probation: u32, main: u32) -> Option<Pick> {
+    match (probation, main) {
+        (0, 0) => None,
+        (0, _) => Some(Pick::Main),
+        (_, 0) => Some(Pick::Probation),
+        (p, m) if p >= (p + m).div_ceil(10) => Some(Pick::Probation),
+        _ => Some(Pick::Main),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    head: AtomicU32,
+    tail: AtomicU32,
+    len: AtomicU32,
+}
+
+/// The two queues; links lie in the block rows.
+#[derive(Debug, Default)]
+pub struct ResidentSet {
+    lock: Lock,
+    probation: Queue,
+    main: Queue,
+    /// Blocks that went out since the start: the clock for refault distance.
+    clock: AtomicU64,
+}
+
+/// What brought a page in, as far as replacement cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// First touch, or from a tier.
+    Fetched,
+    /// Taken back while staged: proof of reuse.
+    TakenBack,
+}
+
+impl ResidentSet {
+    /// Notes that pages of the block arrived. Cheap when the block is queued already.
+    pub fn arrived(&self, table: &PageTable, block: BlockId, how: Arrival) {
+        let row = table.block(block);
+        let (_, _, policy) = row.links();
+        let seen = policy.load(Ordering::Relaxed);
+        if seen & QUEUE_MASK != NONE {
+            if how == Arrival::TakenBack && seen >> REFS_SHIFT < REFS_MAX {
+                policy.fetch_add(1 << REFS_SHIFT, Ordering::Relaxed);
+            }
+            return;
+        }
+        let _guard = self.lock.lock();
+        if policy.load(Ordering::Relaxed) & QUEUE_MASK != NONE {
+            return;
+        }
+        if how == Arrival::TakenBack || self.refaulted_soon(row.evicted_at()) {
+            self.push(table, &self.main, MAIN, block, u32::from(how == Arrival::TakenBack));
+        } else {
+            self.push(table, &self.probation, PROBATION, block, 0);
+        }
+    }
+
+    /// A block that went out less than a main queue's length ago would have been a hit, had
+    /// probation been that much longer.
+    fn refaulted_soon(&self, evicted_at: u64) -> bool {
+        evicted_at != 0
+            && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at)
+                < u64::from(self.main.len.load(Ordering::Relaxed) + self.probation.len.load(Ordering::Relaxed)) / 2
+    }
+
+    /// Takes the next victim out of the queues. It comes back by `arrived`.
+    pub fn next_victim(&self, table: &PageTable) -> Option<BlockId> {
+        let _guard = self.lock.lock();
+        // Each step either yields a victim, spends a reference or shortens a queue: bounded.
+        loop {
+            let p = self.probation.len.load(Ordering::Relaxed);
+            let m = self.main.len.load(Ordering::Relaxed);
+            let (queue, from) = match choose(p, m)? {
+                Pick::Probation => (&self.probation, PROBATION),
+                Pick::Main => (&self.main, MAIN),
+            };
+            let (block, refs) = self.pop(table, queue)?;
+            let row = table.block(block);
+            if row.resident() == 0 {
+                continue; // emptied by the program since
+            }
+            if refs > 0 {
+                let left = if from == MAIN { refs - 1 } else { 0 };
+                self.push(table, &self.main, MAIN, block, left);
+                continue;
+            }
+            row.set_evicted_at(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
+            return Some(block);
+        }
+    }
+
+    /// Number of queued blocks.
+    pub fn blocks(&self) -> u32 {
+        self.probation.len.load(Ordering::Relaxed) + self.main.len.load(Ordering::Relaxed)
+    }
+
+    fn push(&self, table: &PageTable, q: &Queue, id: u32, block: BlockId, refs: u32) {
+        let (next, _, policy) = table.block(block).links();
+        next.store(END, Ordering::Relaxed);
+        policy.store(id | refs << REFS_SHIFT, Ordering::Relaxed);
+        let tail = q.tail.load(Ordering::Relaxed);
+        if tail == END {
+            q.head.store(block.0 + 1, Ordering::Relaxed);
+        } else {
+            let (tail_next, _, _) = table.block(BlockId(tail - 1)).links();
+            tail_next.store(block.0 + 1, Ordering::Relaxed);
+        }
+        q.tail.store(block.0 + 1, Ordering::Relaxed);
+        q.len.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn pop(&self, table: &PageTable, q: &Queue) -> Option<(BlockId, u32)> {
+        let head = q.head.load(Ordering::Relaxed);
+        if head == END {
+            return None;
+        }
+        let block = BlockId(head - 1);
+        let (next, _, policy) = table.block(block).links();
+        let after = next.load(Ordering::Relaxed);
+        q.head.store(after, Ordering::Relaxed);
+        if after == END {
+            q.tail.store(END, Ordering::Relaxed);
+        }
+        q.len.fetch_sub(1, Ordering::Relaxed);
+        let refs = policy.swap(NONE, Ordering::Relaxed) >> REFS_SHIFT;
+        Some((block, refs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table_with(blocks: u32) -> PageTable {
+        let t = PageTable::new(blocks as usize * 64).unwrap();
+        (0..blocks).for_each(|b| t.block(BlockId(b)).add_resident(1));
+        t
+    }
+
+    #[test]
+    fn victims_leave_in_arrival_order_when_nothing_comes_back() {
+        let (t, set) = (table_with(8), ResidentSet::default());
+        (0..8).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+        let out: Vec<u32> = core::iter::from_fn(|| set.next_victim(&t)).map(|b| b.0).collect();
+        assert_eq!(out, (0..8).collect::<Vec<_>>());
+        assert_eq!(set.blocks(), 0);
+    }
+
+    #[test]
+    fn a_scan_cannot_push_out_blocks_that_came_back() {
+        let (t, set) = (table_with(1000), ResidentSet::default());
+        (0..50).for_each(|b| set.arrived(&t, BlockId(b), Arrival::TakenBack));
+        let mut out = Vec::new();
+        for b in 50..1000 {
+            set.arrived(&t, BlockId(b), Arrival::Fetched);
+            if set.blocks() > 100 {
+                out.push(set.next_victim(&t).unwrap());
+            }
+        }
+        assert!(out.len() > 800);
+        assert!(out.iter().all(|b| b.0 >= 50), "the scan's own blocks went out");
+    }
+
+    #[test]
+    fn a_block_emptied_by_the_program_is_no_victim() {
+        let (t, set) = (table_with(2), ResidentSet::default());
+        (0..2).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+        t.block(BlockId(0)).add_resident(-1);
+        assert_eq!(set.next_victim(&t), Some(BlockId(1)));
+        assert_eq!(set.next_victim(&t), None);
+    }
+
+    #[test]
+    fn references_are_spent_one_a_round_in_the_main_queue() {
+        let (t, set) = (table_with(2), ResidentSet::default());
+        set.arrived(&t, BlockId(0), Arrival::TakenBack);
+        (0..5).for_each(|_| set.arrived(&t, BlockId(0), Arrival::TakenBack));
+        set.arrived(&t, BlockId(1), Arrival::TakenBack);
+        assert_eq!(set.next_victim(&t), Some(BlockId(1)));
+        assert_eq!(set.next_victim(&t), Some(BlockId(0)));
+    }
+}

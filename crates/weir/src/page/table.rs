@@ -1,0 +1,187 @@
+//! The page table: 16 bytes a page (word, and hash or value) and one 64-byte row a block, in flat
+//! lazily touched mappings.
+
+use super::id::{BLOCK_PAGES, BlockId, PageId, WindowId};
+use super::state::PageWord;
+use crate::sync::{BlockLock, LockGuard, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use weir_os::mem::{Line, Table};
+use weir_os::sys::Errno;
+
+/// Words of all pages and rows of all blocks of the managed space.
+#[derive(Debug)]
+pub struct PageTable {
+    words: Table<[AtomicU64; 2]>,
+    blocks: Table<Line>,
+}
+
+/// What [`PageTable`] costs per block once it is touched: words, row, and the kernel's page-table
+/// entries for the pages (8 bytes each).
+pub const BLOCK_METADATA_BYTES: u64 = (BLOCK_PAGES as u64) * (16 + 8) + 64;
+
+impl PageTable {
+    /// A table for `pages` pages, all Absent and unmanaged.
+    pub fn new(pages: usize) -> Result<PageTable, Errno> {
+        Ok(PageTable {
+            words: Table::new(pages, c"weir-pages")?,
+            blocks: Table::new(pages / BLOCK_PAGES as usize, c"weir-blocks")?,
+        })
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> u32 {
+        self.words.len() as u32
+    }
+
+    /// The word of a page.
+    #[inline]
+    pub fn word(&self, page: PageId) -> PageWord<'_> {
+        PageWord(&self.words.row(page.0 as usize)[0])
+    }
+
+    /// The second word of a page: hash of the pool record, or the value of a same-filled page.
+    #[inline]
+    pub fn aux(&self, page: PageId) -> u64 {
+        self.words.row(page.0 as usize)[1].load(Ordering::Relaxed)
+    }
+
+    /// Sets the second word. Under the block lock.
+    #[inline]
+    pub fn set_aux(&self, page: PageId, value: u64) {
+        self.words.row(page.0 as usize)[1].store(value, Ordering::Relaxed);
+    }
+
+    /// The row of a block.
+    #[inline]
+    pub fn block(&self, block: BlockId) -> BlockRow<'_> {
+        BlockRow(self.blocks.row(block.0 as usize))
+    }
+
+    /// Mappings of the table: (first address, bytes).
+    pub fn extents(&self) -> [(usize, usize); 2] {
+        [self.words.extent(), self.blocks.extent()]
+    }
+}
+
+/// A block's row, in place. Fields other than the lock are read and written under the lock,
+/// except where a method says otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRow<'a>(&'a Line);
+
+/// Set in the flags word: the block's metadata is charged to the budget.
+const CHARGED: u64 = 1;
+/// Set in the flags word: the program freed this memory; its bytes are dead.
+const DEAD: u64 = 2;
+
+impl<'a> BlockRow<'a> {
+    /// The block's lock.
+    #[inline]
+    pub fn lock(self) -> LockGuard<'a> {
+        BlockLock(&self.0.w32[0]).lock()
+    }
+
+    /// The block's lock if it is free.
+    #[inline]
+    pub fn try_lock(self) -> Option<LockGuard<'a>> {
+        BlockLock(&self.0.w32[0]).try_lock()
+    }
+
+    /// The window that holds the block's staged pages.
+    #[inline]
+    pub fn window(self) -> Option<WindowId> {
+        self.0.w32[1].load(Ordering::Relaxed).checked_sub(1).map(WindowId)
+    }
+
+    /// Sets the window.
+    pub fn set_window(self, w: Option<WindowId>) {
+        self.0.w32[1].store(w.map_or(0, |w| w.0 + 1), Ordering::Relaxed);
+    }
+
+    /// Queue links and policy bits; owned by the resident set's lock, not the block's.
+    #[inline]
+    pub fn links(self) -> (&'a AtomicU32, &'a AtomicU32, &'a AtomicU32) {
+        (&self.0.w32[2], &self.0.w32[3], &self.0.w32[4])
+    }
+
+    /// Number of resident pages; readable without the lock as a hint.
+    #[inline]
+    pub fn resident(self) -> u32 {
+        self.0.w32[5].load(Ordering::Relaxed)
+    }
+
+    /// Adds to the number of resident pages.
+    #[inline]
+    pub fn add_resident(self, delta: i32) {
+        self.0.w32[5].fetch_add(delta as u32, Ordering::Relaxed);
+    }
+
+    /// Mask of the pages that are managed: mapped by the program through Weir.
+    #[inline]
+    pub fn valid(self) -> u64 {
+        self.0.w64[0].load(Ordering::Relaxed)
+    }
+
+    /// Sets the mask of managed pages.
+    pub fn set_valid(self, mask: u64) {
+        self.0.w64[0].store(mask, Ordering::Relaxed);
+    }
+
+    /// Mask of the pages whose mapping cannot leave: neither plain read-write (MOVE takes those)
+    /// nor read-only (those are copied out).
+    #[inline]
+    pub fn fixed(self) -> u64 {
+        self.0.w64[1].load(Ordering::Relaxed)
+    }
+
+    /// Sets the mask of pages that cannot leave.
+    pub fn set_fixed(self, mask: u64) {
+        self.0.w64[1].store(mask, Ordering::Relaxed);
+    }
+
+    /// State of readahead; readable without the lock as a hint.
+    #[inline]
+    pub fn readahead(self) -> u64 {
+        self.0.w64[2].load(Ordering::Relaxed)
+    }
+
+    /// Sets the state of readahead.
+    #[inline]
+    pub fn set_readahead(self, v: u64) {
+        self.0.w64[2].store(v, Ordering::Relaxed);
+    }
+
+    /// Marks the block as charged for its metadata; true the first time.
+    #[inline]
+    pub fn charge_once(self) -> bool {
+        let flags = &self.0.w64[3];
+        flags.load(Ordering::Relaxed) & CHARGED == 0
+            && flags.fetch_or(CHARGED, Ordering::Relaxed) & CHARGED == 0
+    }
+
+    /// Whether the program freed this memory.
+    #[inline]
+    pub fn dead(self) -> bool {
+        self.0.w64[3].load(Ordering::Relaxed) & DEAD != 0
+    }
+
+    /// Marks the block as freed or in use.
+    pub fn set_dead(self, dead: bool) {
+        if dead {
+            self.0.w64[3].fetch_or(DEAD, Ordering::Relaxed);
+        } else {
+            self.0.w64[3].fetch_and(!DEAD, Ordering::Relaxed);
+        }
+    }
+
+    /// Reclaim's clock when the block last went out; 0 when it never did.
+    #[inline]
+    pub fn evicted_at(self) -> u64 {
+        self.0.w64[4].load(Ordering::Relaxed)
+    }
+
+    /// Notes reclaim's clock.
+    #[inline]
+    pub fn set_evicted_at(self, t: u64) {
+        self.0.w64[4].store(t, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,64 @@
+//! Compress: what form a page takes outside its frame. Chosen per page.
+
+use crate::config::Codec as Setting;
+use crate::limits::RECORD_BYTES_MAX;
+use crate::tier::pool::Codec;
+use weir_os::codec::{self, PageBytes, Scratch};
+
+/// The workbench of one reclaiming thread: codec state and the output buffer. About 28 KiB.
+#[repr(C)]
+pub struct Bench {
+    scratch: Scratch,
+    out: [u8; RECORD_BYTES_MAX],
+}
+
+impl Bench {
+    /// An empty workbench.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Bench {
+        Bench { scratch: Scratch::new(), out: [0; RECORD_BYTES_MAX] }
+    }
+}
+
+impl core::fmt::Debug for Bench {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Bench")
+    }
+}
+
+/// What became of a page.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Form<'a> {
+    /// Every 8-byte word is this one.
+    Same(u64),
+    /// A record.
+    Record(Codec, &'a [u8]),
+    /// Larger than [`RECORD_BYTES_MAX`]: not worth storing.
+    Stuck,
+}
+
+/// Finds the form of a page.
+pub fn compress<'a>(bench: &'a mut Bench, setting: Setting, page: &PageBytes) -> Form<'a> {
+    if let Some(value) = codec::same_filled(page) {
+        return Form::Same(value);
+    }
+    if setting == Setting::None {
+        return Form::Stuck;
+    }
+    let (scratch, out) = (&mut bench.scratch, &mut bench.out);
+    let typed = setting == Setting::Auto && codec::looks_typed(page);
+    let first = if typed {
+        codec::shuffle_lz4_compress(scratch, page, out).map(|n| (Codec::ShuffleLz4, n))
+    } else {
+        codec::lz4_compress(scratch, page, out).map(|n| (Codec::Lz4, n))
+    };
+    let chosen = match first {
+        // The probe guessed wrong: plain LZ4 may still do.
+        None if typed => codec::lz4_compress(scratch, page, out).map(|n| (Codec::Lz4, n)),
+        other => other,
+    };
+    match chosen {
+        Some((codec, n)) => Form::Record(codec, &bench.out[..n]),
+        None => Form::Stuck,
+    }
+}

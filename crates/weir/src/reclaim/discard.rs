@@ -1,0 +1,104 @@
+//! Discard: the program gave pages up (free, munmap, madvise). Their bytes are dead: frames and
+//! records are freed, nothing is compressed.
+
+use super::unmap::drain_runs;
+use crate::door::Pager;
+use crate::page::id::{next_run, run_mask};
+use crate::page::state::State;
+use crate::page::{BlockId, PageId};
+use crate::shared::{Core, count};
+use crate::sync::Ordering;
+
+/// Which of a block's pages lose what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Everything: the pages read as zeros afterwards.
+    All,
+    /// Only what costs nothing to keep mapped: pool records, kept copies and staged frames. Pages
+    /// that are resident stay, as unspecified bytes (a freed allocation that may be used again).
+    Stored,
+}
+
+/// Discards the pages of `mask`. Returns how many had contents.
+pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth) -> u32 {
+    let row = core.table.block(block);
+    let _guard = row.lock();
+    let (mut resident, mut staged, mut gone) = (0u64, 0u64, 0u32);
+    for i in (0..64).filter(|i| mask >> i & 1 == 1) {
+        let word = core.table.word(block.page(i));
+        let found = word.load();
+        let state = found.state();
+        if found.pinned() && (depth == Depth::All || state != State::Resident) {
+            core.pinned.fetch_sub(1, Ordering::Relaxed);
+        }
+        if state == State::Resident {
+            resident |= 1 << i;
+        }
+        if let Some(h) = found.kept() {
+            let _ = word.try_drop_kept(found);
+            core.free_record(h);
+            core.count_kept(-1);
+        }
+        if matches!(state, State::Staged | State::Same | State::Pooled) {
+            if state == State::Staged {
+                staged |= 1 << i;
+            }
+            if state == State::Pooled
+                && let Some(h) = found.handle()
+            {
+                core.free_record(h);
+            }
+            let _ = word.try_discard(word.load());
+            gone += 1;
+        }
+    }
+    if staged != 0
+        && let Some(window) = row.window()
+    {
+        core.frames.add_orphans(window, staged);
+        core.staged.sub_pages(staged.count_ones());
+    }
+    if depth == Depth::All && resident != 0 {
+        let n = free_resident(core, block, resident);
+        row.add_resident(-(n as i32));
+        row.set_readahead(0);
+        gone += n;
+    }
+    count(&core.stats.discarded, gone);
+    core.count_managed(-i64::from(gone));
+    gone
+}
+
+/// Takes the frames from under resident pages: moved out in runs; what cannot move (pinned, not
+/// readable) goes back to the kernel where it is.
+fn free_resident<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u32 {
+    let moved = match core.frames.take_empty() {
+        Some(window) => {
+            let moved = drain_runs(core, block, window, mask, |word| {
+                let _ = word.try_discard(word.load());
+            });
+            core.frames.put_window(window, moved, 0);
+            moved
+        }
+        None => 0,
+    };
+    let mut left = mask & !moved;
+    let mut n = moved.count_ones();
+    let mut at = 0;
+    while let Some((start, len)) = next_run(left, at) {
+        left &= !run_mask(start, len);
+        at = start + len;
+        for i in start..start + len {
+            let page: PageId = block.page(i);
+            let word = core.table.word(page);
+            let found = word.load();
+            // `drain_runs` may have found a hole and cleared the word already.
+            if found.state() == State::Resident && core.pager.drop_pages(page, 1).is_ok() {
+                let _ = word.try_discard(found);
+                core.frames.vanished(1);
+                n += 1;
+            }
+        }
+    }
+    n
+}

@@ -1,0 +1,97 @@
+//! Pages go out.
+//!
+//! [`run_once`] is the whole way, one batch at a time: excess, pressure, victims, unmap, store,
+//! free. The background thread calls it until the high mark; a fault without a frame calls it for a
+//! small batch.
+
+pub mod compress;
+pub mod discard;
+pub mod room;
+pub mod store;
+pub mod unmap;
+
+use crate::door::Pager;
+use crate::page::BlockId;
+use crate::shared::Core;
+use crate::sync::Ordering;
+use compress::Bench;
+use store::store_window;
+use unmap::{Unmapped, unmap};
+
+/// What one batch achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Frames freed.
+    pub freed: u32,
+    /// Pages that reclaim looked at without freeing them.
+    pub kept: u32,
+    /// There was nothing left to look at.
+    pub idle: bool,
+}
+
+/// Victims looked at per batch before giving up: blocks whose pages cannot leave.
+const TRIES: u32 = 16;
+
+/// Who asks for frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// The background thread: lengthens the second chance to its mark first.
+    Background,
+    /// A fault that found no frame: as little as gives it some.
+    Direct,
+}
+
+/// Frees about `want` frames, or says why it could not.
+pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: Effort) -> Batch {
+    let mut batch = Batch::default();
+    // 1. More frames than the budget allows, because metadata grew: give free ones back.
+    core.frames.shed_excess(&core.pager);
+    core.pressed.store(true, Ordering::Relaxed);
+    // 2. Pressure: how much of the second chance there is already. Never all of it when memory is
+    //    so small that staged pages are most of what is resident.
+    let mark = match effort {
+        Effort::Background => core.staged_mark().max(want),
+        Effort::Direct => want,
+    };
+    for _ in 0..TRIES {
+        if batch.freed >= want {
+            break;
+        }
+        // 3. Victims: unmap until the second chance is long enough. 4. One MOVE per run of a block.
+        let mut starved = false;
+        while core.staged.pages() < mark {
+            match next_unmapped(core) {
+                Some(_) => {}
+                None => {
+                    starved = true;
+                    break;
+                }
+            }
+        }
+        // 5.-8. The oldest staged block leaves its frames: compress, store, free in order.
+        let Some(block) = core.staged.pop() else {
+            batch.idle = starved;
+            break;
+        };
+        let stored = store_window(core, bench, block);
+        batch.freed += stored.freed;
+        batch.kept += stored.given_back;
+    }
+    batch
+}
+
+/// Unmaps the next victim that has pages to give.
+fn next_unmapped<P: Pager>(core: &Core<P>) -> Option<BlockId> {
+    for _ in 0..TRIES {
+        let block = core.resident.next_victim(&core.table)?;
+        match unmap(core, block) {
+            Unmapped::Staged(_) => return Some(block),
+            Unmapped::Nothing => {}
+            Unmapped::NoWindow => return None,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

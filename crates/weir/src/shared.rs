@@ -1,0 +1,302 @@
+//! What both paths share: the page table, the resident set, frames, pool, statistics and the pager.
+//! `fault` and `reclaim` meet here and in the page words, never in each other.
+
+use crate::config::Codec as CodecSetting;
+use crate::door::Pager;
+use crate::error::StartError;
+use crate::frames::Frames;
+use crate::limits::{
+    ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE, STAGED_SHARE,
+};
+use crate::page::id::BLOCK_PAGES;
+use crate::page::resident::ResidentSet;
+use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
+use crate::page::{BlockId, Handle};
+use crate::stats::{self, Stats};
+use crate::sync::{Lock, Ordering};
+use crate::tier::pool::Pool;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use weir_os::mem::{PAGE_BYTES, Table};
+
+/// Sizes of an engine, in pages, frames and windows, derived from a budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// Pages of the managed space.
+    pub pages: u32,
+    /// Windows of the frame arena.
+    pub windows: u32,
+    /// Budget in bytes.
+    pub budget_bytes: u64,
+    /// Largest share of the frames that the pool may take, in percent.
+    pub pool_max_percent: u32,
+}
+
+impl Geometry {
+    /// Frames that the budget allows before any metadata is touched.
+    pub fn frames(budget_bytes: u64) -> u32 {
+        ((budget_bytes - FIXED_OVERHEAD_BYTES) / PAGE_BYTES as u64).min(u64::from(u32::MAX / 8)) as u32
+    }
+
+    /// Windows of an arena for this budget.
+    pub fn arena_windows(budget_bytes: u64) -> u32 {
+        ((u64::from(Self::frames(budget_bytes)) * ARENA_PER_BUDGET).div_ceil(u64::from(BLOCK_PAGES))) as u32
+    }
+}
+
+/// The shared state.
+#[derive(Debug)]
+pub struct Core<P> {
+    /// The door to the kernel.
+    pub pager: P,
+    /// Words and rows.
+    pub table: PageTable,
+    /// Blocks with resident pages.
+    pub resident: ResidentSet,
+    /// The frame arena.
+    pub frames: Frames,
+    /// The compressed pool.
+    pub pool: Pool,
+    /// Counters.
+    pub stats: Stats,
+    /// Blocks with staged pages, oldest first.
+    pub staged: StagedQueue,
+    /// Seed of the content hash.
+    pub seed: u64,
+    /// Codec setting.
+    pub codec: CodecSetting,
+    budget_bytes: u64,
+    pool_max_percent: u32,
+    metadata_bytes: AtomicU64,
+    /// Positive while kept copies are mostly found unchanged.
+    keep_score: AtomicI32,
+    keep_sample: AtomicU32,
+    /// Pages in frames with a kept copy.
+    kept: AtomicU64,
+    /// Pages locked in memory by the program.
+    pub pinned: AtomicU64,
+    /// Woken when the background reclaimer has work.
+    pub kick: AtomicU32,
+    /// Something was evicted once: memory is not plentiful.
+    pub pressed: AtomicBool,
+}
+
+impl<P: Pager> Core<P> {
+    /// Builds the state for a pager whose space and arena have the geometry's sizes.
+    pub fn new(pager: P, g: Geometry, seed: u64, codec: CodecSetting) -> Result<Core<P>, StartError> {
+        let memory = StartError::Memory;
+        let limit = Geometry::frames(g.budget_bytes);
+        let core = Core {
+            pager,
+            table: PageTable::new(g.pages as usize).map_err(memory)?,
+            resident: ResidentSet::default(),
+            frames: Frames::new(g.windows, limit).map_err(memory)?,
+            pool: Pool::new(g.windows, 0).map_err(memory)?,
+            stats: Stats::default(),
+            staged: StagedQueue::new(g.windows).map_err(memory)?,
+            seed,
+            codec,
+            budget_bytes: g.budget_bytes,
+            pool_max_percent: g.pool_max_percent,
+            metadata_bytes: AtomicU64::new(0),
+            keep_score: AtomicI32::new(0),
+            keep_sample: AtomicU32::new(0),
+            kept: AtomicU64::new(0),
+            pinned: AtomicU64::new(0),
+            kick: AtomicU32::new(0),
+            pressed: AtomicBool::new(false),
+        };
+        core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);
+        core.apply_limits();
+        Ok(core)
+    }
+
+    fn apply_limits(&self) {
+        let spent = FIXED_OVERHEAD_BYTES + self.metadata_bytes.load(Ordering::Relaxed);
+        let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
+        self.frames.set_limit(frames);
+        self.pool.set_limit(frames / BLOCK_PAGES * self.pool_max_percent / 100);
+    }
+
+    /// Charges a block's metadata to the budget at its first touch: that many fewer frames.
+    #[inline]
+    pub fn charge(&self, row: BlockRow<'_>) {
+        if row.charge_once() {
+            self.metadata_bytes.fetch_add(BLOCK_METADATA_BYTES, Ordering::Relaxed);
+            self.apply_limits();
+        }
+    }
+
+    /// RAM held: frames wherever they are, and metadata.
+    pub fn resident_bytes(&self) -> u64 {
+        u64::from(self.frames.existing()) * PAGE_BYTES as u64
+            + self.metadata_bytes.load(Ordering::Relaxed)
+            + FIXED_OVERHEAD_BYTES
+    }
+
+    /// Free frames at which the background reclaimer starts.
+    pub fn low_mark(&self) -> u32 {
+        (self.frames.limit() / FREE_LOW_SHARE).max(FREE_LOW_MIN)
+    }
+
+    /// Free frames at which it stops.
+    pub fn high_mark(&self) -> u32 {
+        self.low_mark() * FREE_HIGH_FACTOR
+    }
+
+    /// Staged pages that make the second chance long enough.
+    pub fn staged_mark(&self) -> u32 {
+        self.frames.limit() / STAGED_SHARE
+    }
+
+    /// Free frames plus those that may still be created.
+    pub fn available(&self) -> u32 {
+        self.frames.free() + self.frames.limit().saturating_sub(self.frames.existing())
+    }
+
+    /// Wakes the background reclaimer if it has work.
+    pub fn kick_if_low(&self) {
+        if self.frames.free() < self.low_mark() && self.kick.swap(1, Ordering::AcqRel) == 0 {
+            weir_os::thread::futex_wake(&self.kick, 1);
+        }
+    }
+
+    /// Whether a page expanded from the pool keeps its record, so that it can go out again for the
+    /// price of a hash: while that guess mostly comes true, and, for single random faults, while few
+    /// copies take room from frames.
+    pub fn keep_copy(&self, readahead: u32) -> bool {
+        let sample = self.keep_sample.fetch_add(1, Ordering::Relaxed).is_multiple_of(16);
+        let room = self.pool.owned() < self.pool.limit();
+        let few = self.kept.load(Ordering::Relaxed) < u64::from(self.frames.limit() / 8);
+        room && (self.keep_score.load(Ordering::Relaxed) >= 0 || sample) && (readahead >= 8 || few)
+    }
+
+    /// A kept copy was found unchanged (or not) when its page went out.
+    pub fn kept_was(&self, clean: bool) {
+        const BOUND: i32 = 256;
+        let s = self.keep_score.load(Ordering::Relaxed);
+        let next = if clean { (s + 1).min(BOUND) } else { (s - 1).max(-BOUND) };
+        self.keep_score.store(next, Ordering::Relaxed);
+    }
+
+    /// Counts pages that gained (or lost) a kept copy.
+    pub fn count_kept(&self, delta: i64) {
+        self.kept.fetch_add(delta as u64, Ordering::Relaxed);
+    }
+
+    /// Pages in frames with a kept copy.
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Frees a pool record that no word names any more.
+    pub fn free_record(&self, handle: Handle) {
+        self.pool.free(&self.pager, &self.frames, &self.stats, handle);
+    }
+
+    /// Counts pages that came to have contents (or lost them).
+    pub fn count_managed(&self, delta: i64) {
+        let bytes = delta * PAGE_BYTES as i64;
+        let now = self.stats.managed_bytes.fetch_add(bytes as u64, Ordering::Relaxed).wrapping_add(bytes as u64);
+        if delta > 0 {
+            self.stats.managed_bytes_peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings the gauges in the statistics up to date.
+    pub fn publish(&self) {
+        let (s, held) = (&self.stats, self.resident_bytes());
+        s.resident_bytes.store(held, Ordering::Relaxed);
+        s.resident_bytes_peak.fetch_max(held, Ordering::Relaxed);
+        let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
+        s.pool_bytes.store(pool, Ordering::Relaxed);
+        s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
+    }
+
+    /// Whether nothing new should be taken: what is resident could no longer all be compressed
+    /// into what is left, at the ratio seen so far.
+    pub fn full(&self) -> bool {
+        let s = &self.stats;
+        let (stored, logical) =
+            (s.pool_stored_bytes.load(Ordering::Relaxed), s.pool_logical_bytes.load(Ordering::Relaxed));
+        if logical == 0 {
+            return false;
+        }
+        let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
+        let limit = u64::from(self.frames.limit());
+        let in_frames = limit.saturating_sub(pool);
+        let ratio_percent = (stored * 110 / logical).clamp(5, 100);
+        let kept = self.kept() * ratio_percent / 100;
+        pool.saturating_sub(kept) + in_frames * ratio_percent / 100 > limit * 95 / 100
+    }
+}
+
+/// A ring of blocks with staged pages.
+#[derive(Debug)]
+pub struct StagedQueue {
+    lock: Lock,
+    ring: Table<AtomicU32>,
+    head: AtomicU32,
+    len: AtomicU32,
+    /// Staged pages, counted when blocks enter and pages leave.
+    pages: AtomicU32,
+}
+
+impl StagedQueue {
+    fn new(windows: u32) -> Result<StagedQueue, weir_os::sys::Errno> {
+        Ok(StagedQueue {
+            lock: Lock::default(),
+            ring: Table::new(windows as usize, c"weir-staged")?,
+            head: AtomicU32::new(0),
+            len: AtomicU32::new(0),
+            pages: AtomicU32::new(0),
+        })
+    }
+
+    /// Adds a block that just got a window; there are never more than windows.
+    pub fn push(&self, block: BlockId) {
+        let _guard = self.lock.lock();
+        let at = (self.head.load(Ordering::Relaxed) + self.len.load(Ordering::Relaxed)) as usize % self.ring.len();
+        self.ring.row(at).store(block.0, Ordering::Relaxed);
+        self.len.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the oldest block; the caller alone handles its window from here.
+    pub fn pop(&self) -> Option<BlockId> {
+        let _guard = self.lock.lock();
+        if self.len.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let head = self.head.load(Ordering::Relaxed);
+        self.head.store((head + 1) % self.ring.len() as u32, Ordering::Relaxed);
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        Some(BlockId(self.ring.row(head as usize).load(Ordering::Relaxed)))
+    }
+
+    /// Staged pages.
+    pub fn pages(&self) -> u32 {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Blocks waiting.
+    pub fn blocks(&self) -> u32 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Counts pages that were staged.
+    pub fn add_pages(&self, n: u32) {
+        self.pages.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Counts pages that are staged no longer.
+    pub fn sub_pages(&self, n: u32) {
+        self.pages.fetch_sub(n, Ordering::Relaxed);
+    }
+}
+
+/// Counts one exit.
+#[inline]
+pub fn count(counter: &AtomicU64, n: u32) {
+    if n > 0 {
+        stats::add(counter, u64::from(n));
+    }
+}

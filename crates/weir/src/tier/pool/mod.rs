@@ -1,0 +1,553 @@
+//! The compressed pool: records of any size up to [`RECORD_BYTES_MAX`], in spans of one size class
+//! each, in windows of the frame arena.
+//!
+//! A window given to the pool has 64 frames, cut into 8 spans of 32 KiB. When its last record
+//! dies the window goes straight back to the frame allocator. A record begins with an 8-byte
+//! header that names its page, so that compaction can find the word to change:
+//!
+//! ```text
+//! bit 0        32       45      48          64
+//! | page number | length | codec | 0x57e1    | compressed bytes ...
+//! ```
+//!
+//! Locking: `Pool::lock` guards spans and lists and is a leaf. A record's bytes belong to whoever
+//! holds the lock of the block of its page, or to the storer until the page word names it.
+
+mod class;
+
+use crate::door::{Pager, with_bytes};
+use crate::frames::Frames;
+use crate::limits::RECORD_BYTES_MAX;
+use crate::page::id::BLOCK_PAGES;
+use crate::page::{Handle, PageId, WindowId};
+use crate::stats::{self, Stats};
+use crate::sync::{Lock, Ordering};
+use class::{CLASSES, SPAN_BYTES, class_of, objects, size_of_class};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use weir_os::codec::{self, PageBytes};
+use weir_os::mem::{PAGE_BYTES, Table};
+use weir_os::sys::Errno;
+
+/// How a record's bytes were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Codec {
+    /// LZ4.
+    Lz4 = 1,
+    /// Byte shuffle (stride 8), then LZ4.
+    ShuffleLz4 = 2,
+}
+
+/// The pool could not take a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The pool has its full share of RAM.
+    Share,
+    /// No 64 free frames for another window.
+    Frames,
+}
+
+/// A span: 32 KiB of the arena, numbered from its base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanId(u32);
+
+const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
+const HEADER_BYTES: usize = 8;
+const MAGIC: u64 = 0x57e1;
+/// Words of a span row: 8 of bitmap (1 = used), then class and count, then links.
+const META: usize = 8;
+const LINKS: usize = 9;
+const LEAVING: usize = 10;
+const ROW: usize = 12;
+/// Values of the LEAVING word: a span that is being emptied is on no list.
+const STAYS: u64 = 0;
+const SPAN_LEAVES: u64 = 1;
+const WINDOW_LEAVES: u64 = 2;
+/// A span on the free list, or not the pool's at all.
+const NO_CLASS: u32 = u32::MAX;
+const END: u32 = 0;
+
+/// The pool.
+#[derive(Debug)]
+pub struct Pool {
+    lock: Lock,
+    spans: Table<[AtomicU64; ROW]>,
+    /// Per window: spans in use plus one while the pool owns it; 0 otherwise.
+    windows: Table<AtomicU32>,
+    heads: [AtomicU32; CLASSES],
+    free_head: AtomicU32,
+    owned: AtomicU32,
+    limit: AtomicU32,
+    hand: AtomicU32,
+}
+
+/// A record on its way to another place or out: where it is and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// Where.
+    pub handle: Handle,
+    /// Whose.
+    pub page: PageId,
+}
+
+impl Pool {
+    /// A pool that may own up to `limit` of the arena's `windows` windows.
+    pub fn new(windows: u32, limit: u32) -> Result<Pool, Errno> {
+        Ok(Pool {
+            lock: Lock::default(),
+            spans: Table::new((windows * SPANS_PER_WINDOW) as usize, c"weir-spans")?,
+            windows: Table::new(windows as usize, c"weir-spans")?,
+            heads: [const { AtomicU32::new(END) }; CLASSES],
+            free_head: AtomicU32::new(END),
+            owned: AtomicU32::new(0),
+            limit: AtomicU32::new(limit),
+            hand: AtomicU32::new(0),
+        })
+    }
+
+    /// Windows owned.
+    pub fn owned(&self) -> u32 {
+        self.owned.load(Ordering::Relaxed)
+    }
+
+    /// Most windows that it may own.
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the share.
+    pub fn set_limit(&self, windows: u32) {
+        self.limit.store(windows, Ordering::Relaxed);
+    }
+
+    /// Stores a record for `page` and returns its handle.
+    pub fn store<P: Pager>(
+        &self,
+        pager: &P,
+        frames: &Frames,
+        stats: &Stats,
+        page: PageId,
+        codec: Codec,
+        bytes: &[u8],
+    ) -> Result<Handle, NoRoom> {
+        let handle = self.reserve(pager, frames, bytes.len())?;
+        let header =
+            u64::from(page.0) | (bytes.len() as u64) << 32 | (codec as u64) << 45 | MAGIC << 48;
+        with_bytes(pager, offset(handle), HEADER_BYTES + bytes.len(), |b| {
+            b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
+            b[HEADER_BYTES..].copy_from_slice(bytes);
+        });
+        stats::add(&stats.pool_stored_bytes, bytes.len() as u64);
+        stats::add(&stats.pool_logical_bytes, PAGE_BYTES as u64);
+        Ok(handle)
+    }
+
+    fn reserve<P: Pager>(&self, pager: &P, frames: &Frames, len: usize) -> Result<Handle, NoRoom> {
+        assert!(len <= RECORD_BYTES_MAX);
+        let class = class_of(HEADER_BYTES + len);
+        loop {
+            if let Some(h) = self.reserve_in_class(class) {
+                return Ok(h);
+            }
+            if self.owned() >= self.limit() {
+                return Err(NoRoom::Share);
+            }
+            let window = frames.take_full(pager).ok_or(NoRoom::Frames)?;
+            self.add_window(window);
+        }
+    }
+
+    fn reserve_in_class(&self, class: usize) -> Option<Handle> {
+        let _guard = self.lock.lock();
+        let mut span = self.heads[class].load(Ordering::Relaxed);
+        if span == END {
+            span = self.free_head.load(Ordering::Relaxed);
+            if span == END {
+                return None;
+            }
+            let id = SpanId(span - 1);
+            self.unlink(id, &self.free_head);
+            self.set_meta(id, class as u32, 0);
+            self.link(id, &self.heads[class]);
+            self.windows.row(window_of(id)).fetch_add(1, Ordering::Relaxed);
+        }
+        let id = SpanId(span - 1);
+        let row = self.spans.row(id.0 as usize);
+        let n = objects(class);
+        for (k, word) in row[..n.div_ceil(64)].iter().enumerate() {
+            let used = word.load(Ordering::Relaxed);
+            let bit = (!used).trailing_zeros() as usize;
+            if bit < 64 && k * 64 + bit < n {
+                word.store(used | 1 << bit, Ordering::Relaxed);
+                let (_, count) = self.meta(id);
+                self.set_meta(id, class as u32, count + 1);
+                if count as usize + 1 == n {
+                    self.unlink(id, &self.heads[class]);
+                }
+                return Some(handle_of(id, class, k * 64 + bit));
+            }
+        }
+        unreachable!("a listed span has room")
+    }
+
+    fn add_window(&self, window: WindowId) {
+        let _guard = self.lock.lock();
+        self.windows.row(window.0 as usize).store(1, Ordering::Relaxed);
+        self.owned.fetch_add(1, Ordering::Relaxed);
+        for i in (0..SPANS_PER_WINDOW).rev() {
+            let id = SpanId(window.0 * SPANS_PER_WINDOW + i);
+            self.set_leaving(id, STAYS);
+            self.set_meta(id, NO_CLASS, 0);
+            self.link(id, &self.free_head);
+        }
+    }
+
+    /// Expands a record into `dst`. `Err` when the record is not this page's or damaged.
+    pub fn expand<P: Pager>(&self, pager: &P, handle: Handle, page: PageId, dst: &mut PageBytes) -> Result<(), ()> {
+        let (len, codec) = self.header(pager, handle, page)?;
+        let ok = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
+            Codec::Lz4 => codec::lz4_expand(src, dst),
+            Codec::ShuffleLz4 => codec::shuffle_lz4_expand(src, dst),
+        });
+        if ok { Ok(()) } else { Err(()) }
+    }
+
+    fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), ()> {
+        let h = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b));
+        let len = (h >> 32 & 0x1fff) as usize;
+        let codec = match h >> 45 & 7 {
+            1 => Codec::Lz4,
+            2 => Codec::ShuffleLz4,
+            _ => return Err(()),
+        };
+        if h >> 48 != MAGIC || h as u32 != page.0 || len > RECORD_BYTES_MAX { Err(()) } else { Ok((len, codec)) }
+    }
+
+    /// A record's page changed its number (`mremap`). Under the locks of both blocks.
+    pub fn rename<P: Pager>(&self, pager: &P, handle: Handle, to: PageId) {
+        with_bytes(pager, offset(handle), 4, |b| b.copy_from_slice(&to.0.to_le_bytes()));
+    }
+
+    /// Frees a record that no page word names any more.
+    pub fn free<P: Pager>(&self, pager: &P, frames: &Frames, stats: &Stats, handle: Handle) {
+        let len = with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
+            let h = read_u64(b);
+            debug_assert_eq!(h >> 48, MAGIC, "freed twice?");
+            b.fill(0);
+            h >> 32 & 0x1fff
+        });
+        stats::sub(&stats.pool_stored_bytes, len);
+        stats::sub(&stats.pool_logical_bytes, PAGE_BYTES as u64);
+        if let Some(window) = self.release(handle) {
+            frames.put_window(window, u64::MAX, 0);
+        }
+    }
+
+    /// Frees the record's place; the window, if it was the last one in it.
+    fn release(&self, handle: Handle) -> Option<WindowId> {
+        let _guard = self.lock.lock();
+        let id = span_of(handle);
+        let row = self.spans.row(id.0 as usize);
+        let (class, count) = self.meta(id);
+        let i = (offset(handle) % SPAN_BYTES) / size_of_class(class as usize);
+        let word = &row[i / 64];
+        debug_assert!(word.load(Ordering::Relaxed) >> (i % 64) & 1 == 1);
+        word.store(word.load(Ordering::Relaxed) & !(1 << (i % 64)), Ordering::Relaxed);
+        self.set_meta(id, class, count - 1);
+        let head = &self.heads[class as usize];
+        let was_full = count as usize == objects(class as usize);
+        let leaving = self.leaving(id);
+        if count > 1 {
+            if was_full && leaving == STAYS {
+                self.link(id, head);
+            }
+            return None;
+        }
+        if !was_full && leaving == STAYS {
+            self.unlink(id, head);
+        }
+        self.set_meta(id, NO_CLASS, 0);
+        if leaving != WINDOW_LEAVES {
+            self.set_leaving(id, STAYS);
+            self.link(id, &self.free_head);
+        }
+        let used = self.windows.row(window_of(id));
+        if used.fetch_sub(1, Ordering::Relaxed) > 2 {
+            return None;
+        }
+        self.remove_window(WindowId(window_of(id) as u32))
+    }
+
+    fn remove_window(&self, window: WindowId) -> Option<WindowId> {
+        for id in spans_of(window) {
+            if self.leaving(id) == STAYS {
+                self.unlink(id, &self.free_head);
+            }
+            self.set_leaving(id, STAYS);
+        }
+        self.windows.row(window.0 as usize).store(0, Ordering::Relaxed);
+        self.owned.fetch_sub(1, Ordering::Relaxed);
+        Some(window)
+    }
+
+    /// Starts emptying a sparse span: at most half full, with another span of its class to take
+    /// its records. It takes no new records until `evacuated`.
+    pub fn begin_evacuation(&self) -> Option<SpanId> {
+        let _guard = self.lock.lock();
+        self.windows_by_clock().flat_map(spans_of).find(|&id| {
+            let (class, count) = self.meta(id);
+            if class == NO_CLASS || count == 0 || self.leaving(id) != STAYS {
+                return false;
+            }
+            let (next, prev) = self.links(id);
+            let sparse = count as usize * 2 <= objects(class as usize) && (next != END || prev != END);
+            if sparse {
+                self.unlink(id, &self.heads[class as usize]);
+                self.set_leaving(id, SPAN_LEAVES);
+            }
+            sparse
+        })
+    }
+
+    /// Ends an evacuation: a span that still has records takes new ones again.
+    pub fn evacuated(&self, id: SpanId) {
+        let _guard = self.lock.lock();
+        if self.leaving(id) == SPAN_LEAVES {
+            self.stay(id);
+        }
+    }
+
+    fn stay(&self, id: SpanId) {
+        self.set_leaving(id, STAYS);
+        match self.meta(id) {
+            (NO_CLASS, _) => self.link(id, &self.free_head),
+            (class, count) if (count as usize) < objects(class as usize) => {
+                self.link(id, &self.heads[class as usize]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Starts emptying a window with few spans in use, if the free spans of other windows can
+    /// take them. None of its spans takes new records until `window_evacuated`.
+    pub fn begin_window_evacuation(&self) -> Option<WindowId> {
+        let _guard = self.lock.lock();
+        let free: u32 = self.windows_by_clock().map(|w| SPANS_PER_WINDOW - self.used_spans(w)).sum();
+        let window = self.windows_by_clock().find(|&w| {
+            let used = self.used_spans(w);
+            used <= SPANS_PER_WINDOW / 2
+                && free >= SPANS_PER_WINDOW + 1
+                && spans_of(w).all(|id| self.leaving(id) == STAYS)
+        })?;
+        for id in spans_of(window) {
+            match self.meta(id) {
+                (NO_CLASS, _) => self.unlink(id, &self.free_head),
+                (class, count) if (count as usize) < objects(class as usize) => {
+                    self.unlink(id, &self.heads[class as usize]);
+                }
+                _ => {}
+            }
+            self.set_leaving(id, WINDOW_LEAVES);
+        }
+        Some(window)
+    }
+
+    /// Ends the evacuation of a window; if it still has records it goes on as before.
+    pub fn window_evacuated(&self, window: WindowId) {
+        let _guard = self.lock.lock();
+        spans_of(window).filter(|id| self.leaving(*id) == WINDOW_LEAVES).for_each(|id| self.stay(id));
+    }
+
+    fn used_spans(&self, w: WindowId) -> u32 {
+        self.windows.row(w.0 as usize).load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    /// Every owned window once, from where the last search stopped.
+    fn windows_by_clock(&self) -> impl Iterator<Item = WindowId> {
+        let n = self.windows.len() as u32;
+        (0..n)
+            .map(move |_| WindowId(self.hand.fetch_add(1, Ordering::Relaxed) % n))
+            .filter(|w| self.windows.row(w.0 as usize).load(Ordering::Relaxed) != 0)
+    }
+
+    /// The next span of the clock with records, for sweeps over kept copies.
+    pub fn next_span(&self) -> Option<SpanId> {
+        let _guard = self.lock.lock();
+        let total = self.spans.len() as u32;
+        for _ in 0..total {
+            let s = self.hand.fetch_add(1, Ordering::Relaxed) % total;
+            let id = SpanId(s);
+            if self.windows.row(window_of(id)).load(Ordering::Relaxed) != 0 {
+                let (class, count) = self.meta(id);
+                if class != NO_CLASS && count > 0 {
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+
+    /// Records of a span from object `from` on: fills `out`, returns how many and where to go on
+    /// (`None`: the end). A record may be gone by the time the caller holds its block's lock.
+    pub fn records<P: Pager>(
+        &self,
+        pager: &P,
+        id: SpanId,
+        from: usize,
+        out: &mut [Located],
+    ) -> (usize, Option<usize>) {
+        let _guard = self.lock.lock();
+        let (class, _) = self.meta(id);
+        if class == NO_CLASS || self.windows.row(window_of(id)).load(Ordering::Relaxed) == 0 {
+            return (0, None);
+        }
+        let (row, n) = (self.spans.row(id.0 as usize), objects(class as usize));
+        let mut found = 0;
+        for i in from..n {
+            if found == out.len() {
+                return (found, Some(i));
+            }
+            if row[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1 {
+                let handle = handle_of(id, class as usize, i);
+                let page = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b) as u32);
+                out[found] = Located { handle, page: PageId(page) };
+                found += 1;
+            }
+        }
+        (found, None)
+    }
+
+    /// Copies a record to another span of its class. `None` when there is no room.
+    pub fn copy_record<P: Pager>(&self, pager: &P, from: Handle) -> Option<Handle> {
+        let class = self.meta(span_of(from)).0 as usize;
+        let to = {
+            let from_window = self.leaving(span_of(from)) == WINDOW_LEAVES;
+            if self.heads[class].load(Ordering::Relaxed) == END && !from_window {
+                return None; // no other span of the class: a free one would only move the hole
+            }
+            self.reserve_in_class(class)?
+        };
+        let mut buf = [0u8; HEADER_BYTES + RECORD_BYTES_MAX];
+        let len = with_bytes(pager, offset(from), HEADER_BYTES, |b| (read_u64(b) >> 32 & 0x1fff) as usize);
+        let total = HEADER_BYTES + len;
+        with_bytes(pager, offset(from), total, |b| buf[..total].copy_from_slice(b));
+        with_bytes(pager, offset(to), total, |b| b.copy_from_slice(&buf[..total]));
+        Some(to)
+    }
+
+    /// Frees the old place of a copied record, whose bytes live on.
+    pub fn forget<P: Pager>(&self, pager: &P, frames: &Frames, old: Handle) {
+        with_bytes(pager, offset(old), HEADER_BYTES, |b| b.fill(0));
+        if let Some(window) = self.release(old) {
+            frames.put_window(window, u64::MAX, 0);
+        }
+    }
+
+    fn meta(&self, id: SpanId) -> (u32, u32) {
+        let m = self.spans.row(id.0 as usize)[META].load(Ordering::Relaxed);
+        (m as u32, (m >> 32) as u32)
+    }
+
+    fn set_meta(&self, id: SpanId, class: u32, count: u32) {
+        self.spans.row(id.0 as usize)[META].store(u64::from(class) | u64::from(count) << 32, Ordering::Relaxed);
+    }
+
+    fn leaving(&self, id: SpanId) -> u64 {
+        self.spans.row(id.0 as usize)[LEAVING].load(Ordering::Relaxed)
+    }
+
+    fn set_leaving(&self, id: SpanId, how: u64) {
+        self.spans.row(id.0 as usize)[LEAVING].store(how, Ordering::Relaxed);
+    }
+
+    fn links(&self, id: SpanId) -> (u32, u32) {
+        let l = self.spans.row(id.0 as usize)[LINKS].load(Ordering::Relaxed);
+        (l as u32, (l >> 32) as u32)
+    }
+
+    fn set_links(&self, id: SpanId, next: u32, prev: u32) {
+        self.spans.row(id.0 as usize)[LINKS].store(u64::from(next) | u64::from(prev) << 32, Ordering::Relaxed);
+    }
+
+    fn link(&self, id: SpanId, head: &AtomicU32) {
+        let next = head.load(Ordering::Relaxed);
+        self.set_links(id, next, END);
+        if next != END {
+            let (nn, _) = self.links(SpanId(next - 1));
+            self.set_links(SpanId(next - 1), nn, id.0 + 1);
+        }
+        head.store(id.0 + 1, Ordering::Relaxed);
+    }
+
+    fn unlink(&self, id: SpanId, head: &AtomicU32) {
+        let (next, prev) = self.links(id);
+        if prev == END {
+            head.store(next, Ordering::Relaxed);
+        } else {
+            let (_, pp) = self.links(SpanId(prev - 1));
+            self.set_links(SpanId(prev - 1), next, pp);
+        }
+        if next != END {
+            let (nn, _) = self.links(SpanId(next - 1));
+            self.set_links(SpanId(next - 1), nn, prev);
+        }
+        self.set_links(id, END, END);
+    }
+
+    /// Checks counts against bitmaps; returns the number of records. Call when nobody is inside.
+    pub fn validate(&self) -> Result<u64, &'static str> {
+        let _guard = self.lock.lock();
+        let (mut records, mut owned) = (0, 0);
+        for w in 0..self.windows.len() {
+            let claimed = self.windows.row(w).load(Ordering::Relaxed);
+            if claimed == 0 {
+                continue;
+            }
+            owned += 1;
+            let mut used_spans = 0;
+            for id in spans_of(WindowId(w as u32)) {
+                let (class, count) = self.meta(id);
+                let bits: u32 =
+                    self.spans.row(id.0 as usize)[..8].iter().map(|b| b.load(Ordering::Relaxed).count_ones()).sum();
+                let want = if class == NO_CLASS { 0 } else { count };
+                if bits != want {
+                    return Err("a span's bitmap and count differ");
+                }
+                used_spans += u32::from(class != NO_CLASS);
+                records += u64::from(bits);
+            }
+            if used_spans + 1 != claimed {
+                return Err("a window's used spans are miscounted");
+            }
+        }
+        if owned != self.owned() { Err("owned windows miscounted") } else { Ok(records) }
+    }
+}
+
+fn offset(h: Handle) -> usize {
+    (h.0 as usize) << 4
+}
+
+fn span_of(h: Handle) -> SpanId {
+    SpanId((offset(h) / SPAN_BYTES) as u32)
+}
+
+/// The spans of a window.
+pub fn spans_of(w: WindowId) -> impl Iterator<Item = SpanId> {
+    (0..SPANS_PER_WINDOW).map(move |i| SpanId(w.0 * SPANS_PER_WINDOW + i))
+}
+
+fn window_of(id: SpanId) -> usize {
+    (id.0 / SPANS_PER_WINDOW) as usize
+}
+
+fn handle_of(id: SpanId, class: usize, object: usize) -> Handle {
+    Handle(((id.0 as usize * SPAN_BYTES + object * size_of_class(class)) >> 4) as u64)
+}
+
+fn read_u64(b: &[u8]) -> u64 {
+    b.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
+}
+
+#[cfg(test)]
+mod tests;
