@@ -422,13 +422,16 @@ impl KernelPager {
         self.uffd.wait(timeout_ms)
     }
 
-    /// Registers a part of the space again after a foreign mapping had replaced it.
-    pub fn register_again(&self, page: usize, n: usize) -> Result<(), Errno> {
-        let addr = self.page_addr(page, n);
-        // SAFETY: the same promise as at the start holds for the part; NOHUGEPAGE as there.
+    /// Replaces whatever is mapped over a part of the space by an empty reservation, watched again.
+    pub fn reserve_again(&self, page: usize, n: usize) -> Result<(), Errno> {
+        let (addr, len) = (self.page_addr(page, n), n * PAGE_BYTES);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: inside our own space, at the program's wish; the promise made at the start, that
+        // faults are answered, holds for the part. NOHUGEPAGE as there.
         unsafe {
-            let _ = mem::advise(addr, n * PAGE_BYTES, libc::MADV_NOHUGEPAGE);
-            self.uffd.register(addr, n * PAGE_BYTES, !self.moves)
+            syscall(libc::SYS_mmap, [addr, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])?;
+            let _ = mem::advise(addr, len, libc::MADV_NOHUGEPAGE);
+            self.uffd.register(addr, len, !self.moves)
         }
     }
 }

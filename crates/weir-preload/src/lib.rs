@@ -1,1 +1,20 @@
-//! placeholder
+//! The shim: preloaded into an unmodified program, it puts the program's memory under Weir.
+//!
+//! It exports the malloc family, the mmap family, and what it takes to survive fork and programs
+//! that close descriptors they did not open. The engine starts lazily: a process that never uses much
+//! memory gets libc's own allocator and nothing else.
+//!
+//! Rules: hooks work before constructors have run; nothing here calls an interposable symbol that
+//! could come back as one of our own hooks on an engine thread; the Rust heap of this library is
+//! talc over raw mappings.
+
+mod arena;
+mod exit;
+mod fds;
+mod fork;
+mod heap;
+mod init;
+mod libc_next;
+mod malloc;
+mod map;
+mod state;

@@ -41,8 +41,8 @@ pub trait Pager: Sync {
     fn wake(&self, page: PageId, n: u32);
     /// Changes the program's protection of pages.
     fn protect(&self, page: PageId, n: u32, prot: i32) -> Result<(), Errno>;
-    /// Watches a part of the space again after something else was mapped there.
-    fn register_again(&self, page: PageId, n: u32) -> Result<(), Errno>;
+    /// Replaces whatever is mapped over a part of the space by an empty, watched reservation.
+    fn reserve_again(&self, page: PageId, n: u32) -> Result<(), Errno>;
     /// Makes accesses to a missing page raise SIGBUS.
     fn poison(&self, page: PageId) -> Done;
     /// Page-moving calls made.
@@ -98,8 +98,8 @@ impl Pager for KernelPager {
     fn protect(&self, page: PageId, n: u32, prot: i32) -> Result<(), Errno> {
         KernelPager::protect(self, page.0 as usize, n as usize, prot)
     }
-    fn register_again(&self, page: PageId, n: u32) -> Result<(), Errno> {
-        KernelPager::register_again(self, page.0 as usize, n as usize)
+    fn reserve_again(&self, page: PageId, n: u32) -> Result<(), Errno> {
+        KernelPager::reserve_again(self, page.0 as usize, n as usize)
     }
     fn poison(&self, page: PageId) -> Done {
         done(KernelPager::poison(self, page.0 as usize))

@@ -182,7 +182,7 @@ impl Pager for FakePager {
     fn protect(&self, _page: PageId, _n: u32, _prot: i32) -> Result<(), Errno> {
         Ok(())
     }
-    fn register_again(&self, _page: PageId, _n: u32) -> Result<(), Errno> {
+    fn reserve_again(&self, _page: PageId, _n: u32) -> Result<(), Errno> {
         Ok(())
     }
     fn poison(&self, _page: PageId) -> Done {

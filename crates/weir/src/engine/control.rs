@@ -98,7 +98,11 @@ impl<P: Pager> Engine<P> {
             if r.kind == Kind::Cached {
                 continue; // freed already; not the program's to unmap
             }
-            self.close(r)?;
+            if r.kind == Kind::Foreign {
+                self.core.pager.reserve_again(PageId(r.start), r.pages).map_err(Refused::Kernel)?;
+            } else {
+                self.close(r)?;
+            }
             regions.map.remove(r.start);
         }
         regions.map.release(start, end);
@@ -155,15 +159,11 @@ impl<P: Pager> Engine<P> {
         if old.iter().any(|r| r.kind == Kind::Cached) {
             return Err(Refused::NotManaged);
         }
-        let foreign = old.iter().any(|r| r.kind == Kind::Foreign);
         self.unmap_inside(&mut regions, addr, len)?;
         let region = Region { start, pages: end - start, prot, kind: Kind::Map };
         if regions.map.alloc_at(start, end - start, prot, Kind::Map).is_none() {
             // Inside blocks that other regions own already: a hole in them.
             regions.map.insert(region);
-        }
-        if foreign {
-            self.core.pager.register_again(PageId(start), end - start).map_err(Refused::Kernel)?;
         }
         self.open(region)
     }
@@ -236,6 +236,11 @@ impl<P: Pager> Engine<P> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
         self.covered(&mut regions, addr, len).is_ok_and(|(_, _, l)| l.iter().all(|r| r.kind != Kind::Foreign))
+    }
+
+    /// Whether the page at an address is in a frame of the program.
+    pub fn is_resident(&self, addr: usize) -> bool {
+        self.core.table.word(PageId(self.page_of(addr))).load().state() == State::Resident
     }
 
     /// `MADV_WILLNEED`: fetches what fits without evicting.

@@ -1,0 +1,67 @@
+//! At exit: the summary line and the statistics file.
+
+use crate::state;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::fmt::Write as _;
+use weir::config::Settings;
+use weir_os::sys;
+
+/// The process that loaded the shim (not a child forked from it).
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static STARTED_IN: AtomicU32 = AtomicU32::new(0);
+
+pub fn configure(_settings: &Settings) {
+    OWNER.store(sys::getpid(), Ordering::Relaxed);
+}
+
+pub fn engine_started() {
+    STARTED_IN.store(sys::getpid(), Ordering::Relaxed);
+}
+
+/// Prints the summary, unless this is a forked child or the engine never started, and writes the
+/// statistics.
+pub fn at_exit() {
+    let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
+    engine.core.publish();
+    let pid = sys::getpid();
+    let own = OWNER.load(Ordering::Relaxed) == pid;
+    if let Some(path) = &settings.stats {
+        let path = path.to_string_lossy();
+        if own || path.contains("%p") {
+            write_stats(engine, &path.replace("%p", &pid.to_string()));
+        }
+    }
+    if own && !settings.quiet {
+        let _ = sys::write_all(2, summary(engine, settings).as_bytes());
+    }
+}
+
+fn summary(engine: &state::Weir, settings: &Settings) -> String {
+    let s = &engine.core.stats;
+    let get = |a: &core::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
+    let mib = |b: u64| b as f64 / (1 << 20) as f64;
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let (logical, stored) = (get(&s.pool_logical_bytes), get(&s.pool_stored_bytes));
+    let ratio = if stored > 0 { format!("{:.2}:1", logical as f64 / stored as f64) } else { "unused".into() };
+    format!(
+        "weir: peak {:.0} MiB managed in a budget of {:.0} MiB; {} faults, p50 {:.1} us, p99 {:.1} us; pool {ratio}; swap {} bytes\n",
+        mib(get(&s.managed_bytes_peak)),
+        mib(settings.memory),
+        get(&s.faults),
+        us(s.fault_ns.quantile(0.5)),
+        us(s.fault_ns.quantile(0.99)),
+        get(&s.swap_out) * 4096,
+    )
+}
+
+fn write_stats(engine: &state::Weir, path: &str) {
+    let mut text = String::new();
+    engine.core.stats.each(|key, value| {
+        let _ = writeln!(text, "{key} {value}");
+    });
+    let (space, space_len) = engine.space();
+    let _ = writeln!(text, "weir_space_start {space}\nweir_space_bytes {space_len}");
+    if std::fs::write(path, text).is_err() {
+        weir::engine::threads::say(format_args!("cannot write statistics to {path}"));
+    }
+}

@@ -1,0 +1,162 @@
+//! fork. Our handlers are registered before anybody else's: so `prepare` runs last and `child`
+//! first, and no other handler runs while the engine's gate is closed or the child's memory is not
+//! watched yet.
+//!
+//! libc itself walks its list of open streams in the child before it runs any handler. Those
+//! structures may lie in managed memory: `prepare` makes sure that they are resident.
+
+use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
+use crate::state;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+type Handler = Option<unsafe extern "C" fn()>;
+type RegisterAtfork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+static REGISTER: Next = Next::new(c"__register_atfork");
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+static REFUSE: AtomicBool = AtomicBool::new(false);
+/// The gate is closed by the fork under way.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Registers our handlers if that has not been done, and notes whether forks are refused.
+pub fn register(refuse: bool) {
+    REFUSE.store(refuse, Ordering::Relaxed);
+    ensure_registered();
+}
+
+fn next_register() -> Option<RegisterAtfork> {
+    // SAFETY: libc's function of that name and type.
+    REGISTER.get().map(|a| unsafe { core::mem::transmute::<usize, RegisterAtfork>(a) })
+}
+
+fn ensure_registered() {
+    if REGISTERED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if let Some(f) = next_register() {
+        // SAFETY: handlers that live as long as the process (the library is never unloaded).
+        unsafe { f(Some(prepare), Some(parent), Some(child), core::ptr::null_mut()) };
+    }
+}
+
+/// What `pthread_atfork` calls: whoever comes, ours were registered first.
+///
+/// # Safety
+/// - as `pthread_atfork(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(a: Handler, b: Handler, c: Handler, dso: *mut c_void) -> c_int {
+    ensure_registered();
+    match next_register() {
+        // SAFETY: passed on.
+        Some(f) => unsafe { f(a, b, c, dso) },
+        None => libc::ENOMEM,
+    }
+}
+
+/// # Safety
+/// - as `fork(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    static NEXT: Next = Next::new(c"fork");
+    if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
+        set_errno(libc::EAGAIN);
+        return -1;
+    }
+    match NEXT.get() {
+        // SAFETY: libc's fork; our handlers run inside it.
+        Some(a) => unsafe { core::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(a)() },
+        None => -1,
+    }
+}
+
+/// `_Fork` runs no handlers, so ours run around it here.
+///
+/// # Safety
+/// - as `_Fork(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    static NEXT: Next = Next::new(c"_Fork");
+    let Some(a) = NEXT.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: libc's function; the handlers pair up.
+    unsafe {
+        prepare();
+        let pid = core::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(a)();
+        if pid == 0 {
+            child();
+        } else {
+            parent();
+        }
+        pid
+    }
+}
+
+unsafe extern "C" fn prepare() {
+    let Some(engine) = state::engine() else { return };
+    // Other threads must not hold the stream list while the gate is closed: they could fault.
+    // SAFETY: a recursive lock; fork itself takes it again after us.
+    unsafe { _IO_list_lock() };
+    loop {
+        touch_streams(|_| true);
+        engine.fork_prepare();
+        if touch_streams(|addr| !engine.contains(addr) || engine.is_resident(addr)) {
+            break;
+        }
+        engine.fork_done(); // evicted between the touch and the gate: again
+    }
+    CLOSED.store(true, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn parent() {
+    if CLOSED.swap(false, Ordering::Relaxed) {
+        if let Some(engine) = state::engine() {
+            engine.fork_done();
+        }
+        // SAFETY: taken in `prepare`.
+        unsafe { _IO_list_unlock() };
+    }
+}
+
+unsafe extern "C" fn child() {
+    if !CLOSED.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    // libc has reset the stream list's lock by now.
+    if let Some(engine) = state::engine() {
+        engine.fork_child();
+        state::restart_threads();
+    }
+}
+
+/// Visits one address on every page under libc's stream structures, in list order, until `f` says
+/// false. Reading the list faults the pages in.
+fn touch_streams(f: impl Fn(usize) -> bool) -> bool {
+    const CHAIN: usize = 0x68;
+    const LOCK: usize = 0x88;
+    const STREAM_BYTES: usize = 0x1e0;
+    // SAFETY: libc's list head; the list is locked by the caller. Each element is a stream as laid
+    // out since glibc 2.1; the check of an element's own pages comes before reading its links.
+    unsafe {
+        let mut p = core::ptr::read_volatile(&raw const _IO_list_all) as usize;
+        while p != 0 {
+            for addr in [p, p + STREAM_BYTES] {
+                if !f(addr) {
+                    return false;
+                }
+            }
+            core::ptr::read_volatile((p + STREAM_BYTES) as *const u8);
+            let lock = core::ptr::read_volatile((p + LOCK) as *const usize);
+            if lock != 0 {
+                if !f(lock) {
+                    return false;
+                }
+                core::ptr::read_volatile(lock as *const u8);
+            }
+            p = core::ptr::read_volatile((p + CHAIN) as *const usize);
+        }
+    }
+    true
+}

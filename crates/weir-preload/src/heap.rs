@@ -1,0 +1,60 @@
+//! The engine's heap: talc over raw mappings, never managed, never the program's allocator.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use talc::base::Talc;
+use talc::base::binning::Binning;
+use talc::source::Source;
+use talc::TalcLock;
+use weir_os::mem::Mapping;
+use weir_os::thread;
+
+/// Taken from the kernel at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+struct RawMappings;
+
+// SAFETY: acquires memory by a system call only; does not touch the allocator it serves.
+unsafe impl Source for RawMappings {
+    fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: core::alloc::Layout) -> Result<(), ()> {
+        let len = (layout.size() + layout.align() + CHUNK_BYTES / 16).next_multiple_of(CHUNK_BYTES);
+        let map = Mapping::anon(len).map_err(|_| ())?;
+        map.name(c"weir-heap");
+        let base = map.base() as *mut u8;
+        core::mem::forget(map);
+        // SAFETY: a fresh mapping, owned by the heap for ever.
+        unsafe { talc.claim(base, len) }.map(|_| ()).ok_or(())
+    }
+}
+
+struct FutexLock(AtomicU32);
+
+// SAFETY: a three-state futex mutex: 0 free, 1 held, 2 held with sleepers. Acquire and release order
+// the protected accesses.
+unsafe impl lock_api::RawMutex for FutexLock {
+    #[allow(clippy::declare_interior_mutable_const)]
+    const INIT: Self = FutexLock(AtomicU32::new(0));
+    type GuardMarker = lock_api::GuardSend;
+
+    fn lock(&self) {
+        if self.try_lock() {
+            return;
+        }
+        while self.0.swap(2, Ordering::Acquire) != 0 {
+            let _ = thread::futex_wait(&self.0, 2, None);
+        }
+    }
+
+    fn try_lock(&self) -> bool {
+        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    unsafe fn unlock(&self) {
+        if self.0.swap(0, Ordering::Release) == 2 {
+            thread::futex_wake(&self.0, 1);
+        }
+    }
+}
+
+#[global_allocator]
+static HEAP: TalcLock<FutexLock, RawMappings> = TalcLock::new(RawMappings);

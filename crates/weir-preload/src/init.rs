@@ -1,0 +1,63 @@
+//! The constructor: reads the environment before anybody else runs.
+
+use crate::{exit, fork, state};
+use core::ffi::{CStr, c_char, c_int};
+use weir::config::{Fork, Settings, SwapSetting};
+use weir::engine::threads::say;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = init;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = fini;
+
+extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
+    std::panic::set_hook(Box::new(|info| {
+        // A dead engine thread would hang the program for ever: say why and end it.
+        weir::engine::threads::fatal(format_args!("engine bug: {info}"));
+    }));
+    let lookup = |name: &str| lookup(envp, name);
+    if lookup("WEIR_DISABLE").is_some_and(|v| v == "1") || lookup("WEIR_MEMORY").is_none() {
+        state::configure(None);
+        return;
+    }
+    match Settings::from_env(lookup) {
+        Ok(s) => {
+            let SwapSetting::None = s.swap;
+            fork::register(s.fork == Fork::Refuse);
+            exit::configure(&s);
+            state::configure(Some(s));
+        }
+        Err(e) => {
+            say(format_args!("{e}"));
+            weir_os::sys::exit_group(125);
+        }
+    }
+}
+
+extern "C" fn fini() {
+    exit::at_exit();
+}
+
+/// A variable of the environment block handed to the constructor: `environ` is not set yet.
+fn lookup(envp: *const *const c_char, name: &str) -> Option<String> {
+    let mut p = envp;
+    if p.is_null() {
+        return None;
+    }
+    // SAFETY: the block is a NULL-terminated array of NUL-terminated strings.
+    unsafe {
+        while !(*p).is_null() {
+            let entry = CStr::from_ptr(*p).to_bytes();
+            if let Some(rest) = entry.strip_prefix(name.as_bytes())
+                && let Some(value) = rest.strip_prefix(b"=")
+            {
+                return Some(String::from_utf8_lossy(value).into_owned());
+            }
+            p = p.add(1);
+        }
+    }
+    None
+}

@@ -1,0 +1,336 @@
+//! The mmap family: private anonymous mappings are managed, everything else is left alone.
+
+use crate::libc_next::set_errno;
+use crate::state::{self, Weir};
+use core::ffi::{c_int, c_void};
+use weir::config::Mlock;
+use weir::engine::remap::Place;
+use weir::error::Refused;
+use weir::page::region::Kind;
+use weir_os::sys::{Errno, syscall};
+
+const FAILED: *mut c_void = usize::MAX as *mut c_void;
+/// Smaller mappings are left alone whatever `--min-alloc` says: a block is the unit of everything.
+const MAP_MIN_BYTES: usize = 64 << 10;
+/// Larger reservations without access are address-space games (sanitizers, runtimes): left alone.
+const RESERVE_MAX_BYTES: usize = 16 << 30;
+const LEAVE_ALONE: c_int = libc::MAP_SHARED
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_STACK
+    | libc::MAP_HUGETLB
+    | libc::MAP_32BIT
+    | libc::MAP_LOCKED;
+
+fn fail(e: Errno) -> c_int {
+    set_errno(e.0);
+    -1
+}
+
+fn errno_of(r: Refused) -> Errno {
+    match r {
+        Refused::Full | Refused::NoSpace => Errno::ENOMEM,
+        Refused::NotManaged => Errno::EINVAL,
+        Refused::Kernel(e) => e,
+    }
+}
+
+fn done(r: Result<(), Refused>) -> c_int {
+    r.map_or_else(|e| fail(errno_of(e)), |()| 0)
+}
+
+/// The system call itself, with libc's conventions for the result.
+fn raw(nr: libc::c_long, args: [usize; 6]) -> isize {
+    // SAFETY: the program's own call, passed on unchanged.
+    match unsafe { syscall(nr, args) } {
+        Ok(v) => v as isize,
+        Err(e) => {
+            set_errno(e.0);
+            -1
+        }
+    }
+}
+
+/// The engine, if the range lies in its space (wholly: a range across its border is the kernel's).
+fn inside(addr: *mut c_void, len: usize) -> Option<&'static Weir> {
+    let e = state::owner(addr as usize)?;
+    let (base, bytes) = e.space();
+    (addr as usize).checked_add(len).is_some_and(|end| end <= base + bytes).then_some(e)
+}
+
+fn round(len: usize) -> usize {
+    len.saturating_add(4095) & !4095
+}
+
+/// # Safety
+/// - as `mmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: libc::off_t,
+) -> *mut c_void {
+    let native = || {
+        let args = [addr as usize, len, prot as usize, flags as usize, fd as usize, off as usize];
+        raw(libc::SYS_mmap, args) as *mut c_void
+    };
+    let plain = flags & libc::MAP_PRIVATE != 0
+        && flags & libc::MAP_ANONYMOUS != 0
+        && flags & LEAVE_ALONE == 0
+        && prot & libc::PROT_EXEC == 0;
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        let Some(e) = inside(addr, len) else { return native() };
+        if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE && flags & libc::MAP_FIXED == 0 {
+            set_errno(libc::EEXIST);
+            return FAILED;
+        }
+        return map_over(e, addr, len, prot, plain, native);
+    }
+    if !plain || !wanted(len, prot) {
+        return native();
+    }
+    let Some(e) = state::note_request(len) else { return native() };
+    match e.map(len, 1, prot, Kind::Map) {
+        Ok(a) => a as *mut c_void,
+        Err(Refused::NoSpace) => native(),
+        Err(r) => {
+            set_errno(errno_of(r).0);
+            FAILED
+        }
+    }
+}
+
+fn wanted(len: usize, prot: c_int) -> bool {
+    let min = state::settings().map_or(usize::MAX, |s| (s.min_alloc as usize).max(MAP_MIN_BYTES));
+    len >= min && len <= isize::MAX as usize && (prot != libc::PROT_NONE || len <= RESERVE_MAX_BYTES)
+}
+
+/// `MAP_FIXED` inside the managed space.
+fn map_over(
+    e: &Weir,
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    plain: bool,
+    native: impl Fn() -> *mut c_void,
+) -> *mut c_void {
+    if len == 0 || !(addr as usize).is_multiple_of(4096) {
+        return native(); // the kernel knows the right error
+    }
+    let result = if plain {
+        e.map_fixed(addr as usize, round(len), prot)
+    } else {
+        e.make_foreign(addr as usize, round(len))
+    };
+    match result {
+        Ok(()) if plain => addr,
+        Ok(()) => native(),
+        Err(r) => {
+            set_errno(errno_of(r).0);
+            FAILED
+        }
+    }
+}
+
+/// # Safety
+/// - as `mmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: passed on; off_t has 64 bits.
+    unsafe { mmap(addr, len, prot, flags, fd, off) }
+}
+
+/// # Safety
+/// - as `munmap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+    match inside(addr, len) {
+        Some(e) => done(e.unmap(addr as usize, round(len))),
+        None => raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]) as c_int,
+    }
+}
+
+/// # Safety
+/// - as `mprotect(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    let native = || raw(libc::SYS_mprotect, [addr as usize, len, prot as usize, 0, 0, 0]) as c_int;
+    let Some(e) = inside(addr, len) else { return native() };
+    if len == 0 || !e.manages(addr as usize, round(len)) {
+        return native();
+    }
+    done(e.protect(addr as usize, round(len), prot))
+}
+
+/// # Safety
+/// - as `madvise(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let native = || raw(libc::SYS_madvise, [addr as usize, len, advice as usize, 0, 0, 0]) as c_int;
+    let Some(e) = inside(addr, len) else { return native() };
+    let (a, n) = (addr as usize, round(len));
+    if n == 0 || !a.is_multiple_of(4096) || !e.manages(a, n) {
+        return native();
+    }
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => done(e.drop_contents(a, n)),
+        libc::MADV_WILLNEED | MADV_POPULATE_READ | MADV_POPULATE_WRITE => done(e.will_need(a, n)),
+        libc::MADV_COLD | libc::MADV_PAGEOUT => done(e.page_out(a, n)),
+        // About page size, merging, dumps and access order: the engine decides, and setting any of
+        // them on part of a mapping would split it and keep its pages from moving.
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | MADV_COLLAPSE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP
+        | libc::MADV_DONTFORK
+        | libc::MADV_DOFORK
+        | libc::MADV_KEEPONFORK => 0,
+        _ => fail(Errno::EINVAL),
+    }
+}
+
+const MADV_POPULATE_READ: c_int = 22;
+const MADV_POPULATE_WRITE: c_int = 23;
+const MADV_DONTNEED_LOCKED: c_int = 24;
+const MADV_COLLAPSE: c_int = 25;
+
+/// # Safety
+/// - as `posix_madvise(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0; // as glibc: the Linux advice of that name loses data
+    }
+    // SAFETY: passed on.
+    if unsafe { madvise(addr, len, advice) } == 0 { 0 } else { crate::libc_next::errno() }
+}
+
+/// # Safety
+/// - as `mremap(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let native =
+        || raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]) as *mut c_void;
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let Some(e) = inside(old, old_len) else {
+        if fixed && let Some(e) = inside(to, new_len) {
+            // Something of the kernel's comes to lie in the managed space.
+            if let Err(r) = e.make_foreign(to as usize, round(new_len)) {
+                set_errno(errno_of(r).0);
+                return FAILED;
+            }
+        }
+        return native();
+    };
+    let keep = flags & libc::MREMAP_DONTUNMAP != 0;
+    let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+    let bad = old_len == 0 || new_len == 0 || (fixed || keep) && !may_move || keep && round(old_len) != round(new_len);
+    if bad || !e.manages(old as usize, round(old_len)) {
+        return if bad { fail_ptr(Errno::EINVAL) } else { native() };
+    }
+    let place = match (fixed, may_move) {
+        (true, _) if inside(to, new_len).is_some() => Place::At(to as usize),
+        (true, _) => return move_out(e, old, round(old_len), to, round(new_len), keep),
+        (false, true) => Place::Anywhere,
+        (false, false) => Place::Here,
+    };
+    match e.remap(old as usize, round(old_len), round(new_len), place, keep) {
+        Ok(a) => a as *mut c_void,
+        Err(r) => fail_ptr(errno_of(r)),
+    }
+}
+
+fn fail_ptr(e: Errno) -> *mut c_void {
+    set_errno(e.0);
+    FAILED
+}
+
+/// A managed range is to lie at an address outside the managed space: it stops being managed.
+fn move_out(e: &Weir, old: *mut c_void, old_len: usize, to: *mut c_void, new_len: usize, keep: bool) -> *mut c_void {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let p = raw(libc::SYS_mmap, [to as usize, new_len, prot as usize, flags as usize, usize::MAX, 0]);
+    if p == -1 {
+        return FAILED;
+    }
+    // SAFETY: both ranges are mapped; the program handed over the old one.
+    unsafe { core::ptr::copy_nonoverlapping(old.cast::<u8>(), to.cast::<u8>(), old_len.min(new_len)) };
+    let gone = if keep { e.drop_contents(old as usize, old_len) } else { e.unmap(old as usize, old_len) };
+    match gone {
+        Ok(()) => to,
+        Err(r) => fail_ptr(errno_of(r)),
+    }
+}
+
+fn lock(addr: *const c_void, len: usize, native: impl Fn() -> isize) -> c_int {
+    let start = addr as usize & !4095;
+    let n = round(len + (addr as usize - start));
+    let Some(e) = inside(start as *mut c_void, n) else { return native() as c_int };
+    if state::settings().is_some_and(|s| s.mlock == Mlock::Deny) {
+        return fail(Errno::EPERM);
+    }
+    match e.pin(start, n) {
+        Ok(()) => 0,
+        Err(_) => fail(Errno::ENOMEM),
+    }
+}
+
+/// # Safety
+/// - as `mlock(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+    lock(addr, len, || raw(libc::SYS_mlock, [addr as usize, len, 0, 0, 0, 0]))
+}
+
+/// # Safety
+/// - as `mlock2(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: libc::c_uint) -> c_int {
+    lock(addr, len, || raw(libc::SYS_mlock2, [addr as usize, len, flags as usize, 0, 0, 0]))
+}
+
+/// # Safety
+/// - as `munlock(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    let start = addr as usize & !4095;
+    let n = round(len + (addr as usize - start));
+    match inside(start as *mut c_void, n) {
+        Some(e) => done(e.unpin(start, n)),
+        None => raw(libc::SYS_munlock, [addr as usize, len, 0, 0, 0, 0]) as c_int,
+    }
+}
+
+/// Locking everything would lock the reserved space and the arena: refused once the engine runs.
+///
+/// # Safety
+/// - as `mlockall(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if state::engine().is_none() {
+        return raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) as c_int;
+    }
+    let deny = state::settings().is_some_and(|s| s.mlock == Mlock::Deny);
+    fail(if deny { Errno::EPERM } else { Errno::ENOMEM })
+}

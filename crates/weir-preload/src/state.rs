@@ -1,0 +1,192 @@
+//! Process-wide state of the shim: settings, whether the engine runs, and its lazy start.
+
+use crate::exit;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use weir::config::Settings;
+use weir::engine::Engine;
+use weir::engine::threads::{fatal, say};
+use weir_os::pager::KernelPager;
+use weir_os::thread;
+
+/// The engine of this process.
+pub type Weir = Engine<KernelPager>;
+
+static ENGINE: AtomicPtr<Weir> = AtomicPtr::new(core::ptr::null_mut());
+static PHASE: AtomicU8 = AtomicU8::new(IDLE);
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+/// Bytes asked for in pieces too large for libc's heap, before the engine started.
+static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes asked for in small pieces; every so often the real heap is measured.
+static SMALL_BYTES: AtomicUsize = AtomicUsize::new(0);
+static BREAK_AT_START: AtomicUsize = AtomicUsize::new(0);
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+/// Not started: libc serves everything, sizes are watched.
+const IDLE: u8 = 0;
+/// Being started (or its threads are, in a forked child): libc serves everything.
+const STARTING: u8 = 1;
+/// Running.
+const RUNNING: u8 = 2;
+/// Never to be started: no settings, switched off, or the start failed.
+const OFF: u8 = 3;
+
+/// One allocation or mapping of this size starts the engine.
+const START_ONE_BYTES: usize = 4 << 20;
+/// So do this many bytes in all.
+const START_ALL_BYTES: usize = 16 << 20;
+/// Small allocations between two looks at the size of libc's heap.
+const LOOK_EVERY_BYTES: usize = 1 << 20;
+/// libc's own threshold for mappings: smaller pieces come from its heap.
+const SMALL_MAX: usize = 128 << 10;
+/// Stack of an engine thread, and of the thread that starts the engine.
+const STACK_BYTES: usize = 512 << 10;
+
+/// The engine, whenever it exists: for addresses that may be managed.
+#[inline]
+pub fn engine() -> Option<&'static Weir> {
+    // SAFETY: set once to a leaked engine, never freed.
+    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
+}
+
+/// The engine if it serves new requests.
+#[inline]
+pub fn running() -> Option<&'static Weir> {
+    if PHASE.load(Ordering::Acquire) == RUNNING { engine() } else { None }
+}
+
+/// The engine if the address may be its own.
+#[inline]
+pub fn owner(addr: usize) -> Option<&'static Weir> {
+    engine().filter(|e| e.contains(addr))
+}
+
+/// The settings once the constructor has run.
+pub fn settings() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
+
+/// Called by the constructor: from now on the engine may start.
+pub fn configure(settings: Option<Settings>) {
+    match settings {
+        Some(s) => {
+            BREAK_AT_START.store(current_break(), Ordering::Relaxed);
+            let _ = SETTINGS.set(s);
+        }
+        None => PHASE.store(OFF, Ordering::Release),
+    }
+}
+
+fn current_break() -> usize {
+    // SAFETY: brk(0) only asks.
+    unsafe { weir_os::sys::syscall(libc::SYS_brk, [0; 6]).unwrap_or(0) }
+}
+
+/// Notes a request for `len` bytes that libc or the kernel would serve; starts the engine when the
+/// process turns out to be large. Returns the engine if it runs now.
+#[inline]
+pub fn note_request(len: usize) -> Option<&'static Weir> {
+    match PHASE.load(Ordering::Acquire) {
+        RUNNING => engine(),
+        IDLE => note_while_idle(len),
+        _ => None,
+    }
+}
+
+#[cold]
+fn note_while_idle(len: usize) -> Option<&'static Weir> {
+    if len < SMALL_MAX {
+        let before = SMALL_BYTES.fetch_add(len, Ordering::Relaxed);
+        if before / LOOK_EVERY_BYTES == (before + len) / LOOK_EVERY_BYTES {
+            return None;
+        }
+        let at_start = BREAK_AT_START.load(Ordering::Relaxed);
+        let heap = current_break().saturating_sub(at_start);
+        if at_start == 0 || heap + LARGE_BYTES.load(Ordering::Relaxed) < START_ALL_BYTES {
+            return None;
+        }
+    } else {
+        let all = LARGE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+        if len < START_ONE_BYTES && all < START_ALL_BYTES {
+            return None;
+        }
+    }
+    start()
+}
+
+#[cold]
+fn start() -> Option<&'static Weir> {
+    SETTINGS.get()?;
+    if PHASE.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return running();
+    }
+    // The request may come from a thread with a tiny stack: build the engine on a stack of our own.
+    // SAFETY: the entry uses no argument; PHASE sends the new thread's malloc to libc.
+    let spawned = unsafe { thread::spawn(build, core::ptr::null_mut(), STACK_BYTES) };
+    if let Err(e) = spawned {
+        fatal(format_args!("cannot start a thread: {e}"));
+    }
+    while STARTED.load(Ordering::Acquire) == 0 {
+        let _ = thread::futex_wait(&STARTED, 0, None);
+    }
+    running()
+}
+
+extern "C" fn build(_: *mut c_void) -> *mut c_void {
+    thread::set_name(c"weir-start");
+    let started = SETTINGS.get().map(Engine::start);
+    match started {
+        Some(Ok(e)) => {
+            ENGINE.store(Box::leak(Box::new(e)), Ordering::Release);
+            start_threads();
+            crate::arena::configure();
+            exit::engine_started();
+            PHASE.store(RUNNING, Ordering::Release);
+        }
+        Some(Err(e)) => {
+            // Going on without the engine would break the promised budget.
+            say(format_args!("{e}"));
+            weir_os::sys::exit_group(125);
+        }
+        None => PHASE.store(OFF, Ordering::Release),
+    }
+    STARTED.store(1, Ordering::Release);
+    thread::futex_wake(&STARTED, i32::MAX as u32);
+    core::ptr::null_mut()
+}
+
+/// Starts the handler and the reclaimer.
+fn start_threads() {
+    for entry in [serve as extern "C" fn(*mut c_void) -> *mut c_void, reclaim] {
+        // SAFETY: the entries take no argument; PHASE is STARTING, so their malloc is libc's.
+        if let Err(e) = unsafe { thread::spawn(entry, core::ptr::null_mut(), STACK_BYTES) } {
+            fatal(format_args!("cannot start an engine thread: {e}"));
+        }
+    }
+}
+
+/// In a forked child: new threads for the inherited engine.
+pub fn restart_threads() {
+    PHASE.store(STARTING, Ordering::Release);
+    start_threads();
+    PHASE.store(RUNNING, Ordering::Release);
+}
+
+extern "C" fn serve(_: *mut c_void) -> *mut c_void {
+    thread::set_name(c"weir-fault");
+    let mut bench = Weir::bench();
+    match engine() {
+        Some(e) => e.serve_faults(&mut bench),
+        None => core::ptr::null_mut(),
+    }
+}
+
+extern "C" fn reclaim(_: *mut c_void) -> *mut c_void {
+    thread::set_name(c"weir-reclaim");
+    let mut bench = Weir::bench();
+    match engine() {
+        Some(e) => e.reclaim_for_ever(&mut bench),
+        None => core::ptr::null_mut(),
+    }
+}
