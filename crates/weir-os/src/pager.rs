@@ -204,7 +204,7 @@ impl KernelPager {
         let (dst, src, len) = (self.page_addr(page, n), self.slot_addr(slot, n), n * PAGE_BYTES);
         if self.moves {
             self.count(1);
-            let p = self.move_exclusive(dst, src, len, wake);
+            let p = self.move_exclusive(dst, src, len, false, wake);
             if p.done > 0 || p.stop != Some(Errno::EINVAL) {
                 return p;
             }
@@ -221,19 +221,35 @@ impl KernelPager {
         finish(p, n)
     }
 
-    /// Program to arena: the pages at `page..` become the frames at `slot..`. Stops at the first
-    /// page that is not there (ENOENT) or cannot leave (EBUSY; EFAULT when not readable).
-    pub fn drain(&self, slot: usize, page: usize, n: usize) -> Progress {
+    /// Program to arena: the pages at `page..` become the frames at `slot..`; the slots must be
+    /// empty. Holes are passed over: `present` (one bit a page) tells which pages were there and
+    /// moved. Stops where a page cannot leave (EBUSY; EFAULT when not readable).
+    pub fn drain(&self, slot: usize, page: usize, n: usize) -> (Progress, u64) {
         let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
-        if self.moves {
-            self.count(1);
-            let p = self.move_exclusive(dst, src, len, Wake::No);
-            if p.done > 0 || p.stop != Some(Errno::EINVAL) {
-                return p;
-            }
-            return finish(self.copy_out_fixed(dst, src), n);
+        if !self.moves {
+            let p = self.copy_out_protected(dst, src, len);
+            return (p, ones(p.done / PAGE_BYTES));
         }
-        self.copy_out_protected(dst, src, len)
+        self.count(1);
+        let p = self.move_exclusive(dst, src, len, true, Wake::No);
+        if p.done > 0 {
+            return (p, self.arrived(dst, p.done));
+        }
+        if p.stop != Some(Errno::EINVAL) {
+            return (p, 0);
+        }
+        let p = finish(self.copy_out_fixed(dst, src), n);
+        (p, ones(p.done / PAGE_BYTES))
+    }
+
+    /// Which of the slots hold a frame now.
+    fn arrived(&self, dst: usize, len: usize) -> u64 {
+        let mut present = [0u8; 64];
+        self.count(1);
+        if mem::mincore(dst, len, &mut present).is_err() {
+            return 0;
+        }
+        present[..len / PAGE_BYTES].iter().enumerate().fold(0, |m, (i, b)| m | u64::from(b & 1) << i)
     }
 
     /// Copies out one page of a mapping that MOVE refuses. Sound only where nobody can write to
@@ -294,7 +310,7 @@ impl KernelPager {
         let (dst, src, len) = (self.slot_addr(to, n), self.slot_addr(from, n), n * PAGE_BYTES);
         self.count(1);
         if self.moves {
-            return self.move_exclusive(dst, src, len, Wake::No);
+            return self.move_exclusive(dst, src, len, false, Wake::No);
         }
         // Free frames carry no contents worth keeping: give one up, let the other be born.
         // SAFETY: ours by contract; destination slots are empty.
@@ -361,9 +377,9 @@ impl KernelPager {
     /// MOVE, which refuses pages shared with a relative since a fork (EBUSY, until somebody
     /// writes to them): ends the sharing by writing nothing to them and asks again. EBUSY that
     /// stays means pinned.
-    fn move_exclusive(&self, dst: usize, src: usize, len: usize, wake: Wake) -> Progress {
+    fn move_exclusive(&self, dst: usize, src: usize, len: usize, holes: bool, wake: Wake) -> Progress {
         // SAFETY: the pager owns both ranges.
-        let p = unsafe { self.uffd.move_pages(dst, src, len, false, wake) };
+        let p = unsafe { self.uffd.move_pages(dst, src, len, holes, wake) };
         if p.done > 0 || p.stop != Some(Errno::EBUSY) {
             return p;
         }
@@ -434,6 +450,10 @@ impl KernelPager {
             self.uffd.register(addr, len, !self.moves)
         }
     }
+}
+
+fn ones(n: usize) -> u64 {
+    if n >= 64 { u64::MAX } else { (1 << n) - 1 }
 }
 
 /// A fallback that did one page of `n`: says "ask again" for the rest.

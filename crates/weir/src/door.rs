@@ -23,8 +23,9 @@ pub struct Done {
 pub trait Pager: Sync {
     /// Arena to program: frames at `slot..` become pages at `page..`.
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done;
-    /// Program to arena. ENOENT: a hole; EBUSY: pinned or shared; EFAULT: not readable.
-    fn drain(&self, slot: Slot, page: PageId, n: u32) -> Done;
+    /// Program to arena, into empty slots, passing over holes. The mask tells which pages were there
+    /// and moved. Stops with EBUSY: pinned; EFAULT: not readable; ENOENT: nothing mapped.
+    fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64);
     /// Arena to arena, for free frames.
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done;
     /// Maps zeros where nothing is; EEXIST where something is.
@@ -71,8 +72,9 @@ impl Pager for KernelPager {
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done {
         done(KernelPager::fill(self, page.0 as usize, slot.0 as usize, n as usize, wake))
     }
-    fn drain(&self, slot: Slot, page: PageId, n: u32) -> Done {
-        done(KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize))
+    fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
+        let (p, moved) = KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize);
+        (done(p), moved)
     }
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {
         done(KernelPager::gather(self, to.0 as usize, from.0 as usize, n as usize))

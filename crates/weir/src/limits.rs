@@ -38,9 +38,11 @@ pub const STORE_PER_HOLD: u32 = 4;
 /// Largest record the pool takes: above three quarters of a page storing saves too little.
 pub const RECORD_BYTES_MAX: usize = 3072;
 
-/// Fruitless rounds over all queues before a fault that needs a frame gives up and the process
-/// ends with a message.
-pub const FRUITLESS_ROUNDS_MAX: u32 = 200;
+/// A fault that needs a frame gives up, and the process ends with a message, when nobody has freed
+/// any for this long although everybody tried.
+pub const FRUITLESS_MS_MAX: u64 = 3_000;
+/// Pause between two fruitless tries, in which the background thread may get further.
+pub const FRUITLESS_PAUSE_NS: u64 = 200_000;
 
 /// A fault that is not resolved in this time is reported by the watchdog.
 pub const FAULT_STALL_MS: u64 = 10_000;

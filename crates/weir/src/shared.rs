@@ -72,6 +72,8 @@ pub struct Core<P> {
     keep_sample: AtomicU32,
     /// Pages in frames with a kept copy.
     kept: AtomicU64,
+    /// Frames freed so far by anybody: whether there is progress.
+    pub progress: AtomicU64,
     /// Pages locked in memory by the program.
     pub pinned: AtomicU64,
     /// Woken when the background reclaimer has work.
@@ -101,6 +103,7 @@ impl<P: Pager> Core<P> {
             keep_score: AtomicI32::new(0),
             keep_sample: AtomicU32::new(0),
             kept: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
             pressed: AtomicBool::new(false),

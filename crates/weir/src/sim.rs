@@ -124,25 +124,26 @@ impl Pager for FakePager {
         all(n)
     }
 
-    fn drain(&self, slot: Slot, page: PageId, n: u32) -> Done {
+    fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
         let mut s = self.state.lock().unwrap();
         let call = s.calls;
         s.calls += 1;
         if let Some(e) = s.fail_drain_at.remove(&call) {
-            return Done { pages: 0, stop: Some(e) };
+            return (Done { pages: 0, stop: Some(e) }, 0);
         }
+        let mut moved = 0;
         for i in 0..n {
             let p = PageId(page.0 + i);
             if s.busy.contains(&p) {
-                return Done { pages: i, stop: Some(if i > 0 { Errno::EAGAIN } else { Errno::EBUSY }) };
+                return (Done { pages: i, stop: Some(if i > 0 { Errno::EAGAIN } else { Errno::EBUSY }) }, moved);
             }
-            let mut space = self.space.lock().unwrap();
-            let Some(bytes) = space[p.0 as usize].take() else {
-                return Done { pages: i, stop: Some(if i > 0 { Errno::EAGAIN } else { Errno::ENOENT }) };
-            };
-            self.put((slot.0 + i) as usize, &bytes);
+            assert!(!self.has_frame(Slot(slot.0 + i)), "drained into a slot that has a frame");
+            if let Some(bytes) = self.space.lock().unwrap()[p.0 as usize].take() {
+                self.put((slot.0 + i) as usize, &bytes);
+                moved |= 1 << i;
+            }
         }
-        all(n)
+        (all(n), moved)
     }
 
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {

@@ -3,7 +3,7 @@
 use super::{Engine, Regions};
 use crate::door::{Done, Pager};
 use crate::error::Refused;
-use crate::page::id::run_mask;
+use crate::page::id::next_run;
 use crate::page::region::{Kind, Region};
 use crate::page::resident::Arrival;
 use crate::page::state::State;
@@ -162,18 +162,38 @@ impl<P: Pager> Engine<P> {
         let core = &self.core;
         let Some(window) = core.frames.take_empty() else { return 1 };
         let slot = window.slot(0);
-        let drained = self.repeat_run(n, |done| core.pager.drain(Slot(slot.0 + done), PageId(from.0 + done), n - done));
-        let filled = self.repeat_run(drained, |done| {
-            core.pager.fill(PageId(to.0 + done), Slot(slot.0 + done), drained - done, Wake::No)
+        let mut arrived = 0u64;
+        let drained = self.repeat_run(n, |done| {
+            let (d, mask) = core.pager.drain(Slot(slot.0 + done), PageId(from.0 + done), n - done);
+            arrived |= mask << done;
+            d
         });
-        core.frames.put_window(window, run_mask(filled, drained - filled), 0);
-        core.table.block(from.block()).add_resident(-(drained as i32));
-        (0..filled).for_each(|i| self.hand_over(PageId(from.0 + i), PageId(to.0 + i)));
-        if filled > 0 {
-            self.count_arrived(to, filled);
+        let mut at = 0;
+        while let Some((start, len)) = next_run(arrived, at) {
+            let filled = self.repeat_run(len, |done| {
+                let i = start + done;
+                core.pager.fill(PageId(to.0 + i), Slot(slot.0 + i), len - done, Wake::No)
+            });
+            // The new place was just mapped, empty and writable: there is no way to go on without it.
+            assert!(filled == len, "mremap lost pages on their way");
+            at = start + len;
         }
-        // A page that was dropped behind our back reads as zeros in both places.
-        if drained == 0 { 1 } else { drained }
+        core.frames.put_window(window, 0, 0);
+        core.table.block(from.block()).add_resident(-(drained as i32));
+        for i in 0..drained {
+            if arrived >> i & 1 == 1 {
+                self.hand_over(PageId(from.0 + i), PageId(to.0 + i));
+            } else {
+                // Dropped behind our back: reads as zeros in both places.
+                let word = core.table.word(PageId(from.0 + i));
+                let _ = word.try_discard(word.load());
+                core.frames.vanished(1);
+            }
+        }
+        if arrived != 0 {
+            self.count_arrived(to, arrived.count_ones());
+        }
+        drained.max(1)
     }
 
     /// The word, its record and its second word go from one page to the other.

@@ -4,11 +4,12 @@
 use super::Engine;
 use crate::door::Pager;
 use crate::fault::{self, Ahead, Outcome};
-use crate::limits::{FAULT_STALL_MS, FRUITLESS_ROUNDS_MAX};
+use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::id::BLOCK_PAGES;
 use crate::page::{BlockId, PageId};
 use crate::reclaim::compress::Bench;
 use crate::reclaim::{self, Effort, room};
+use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
 use weir_os::pager::KernelPager;
@@ -74,7 +75,7 @@ impl Engine<KernelPager> {
     }
 
     fn resolve_or_reclaim(&self, bench: &mut Bench, page: PageId, tid: u32) -> Option<Ahead> {
-        let mut fruitless = 0;
+        let mut patience = Patience::default();
         loop {
             match fault::resolve(&self.core, &self.strides, page, tid) {
                 Outcome::Installed(ahead) => return ahead,
@@ -89,8 +90,7 @@ impl Engine<KernelPager> {
                     return None;
                 }
                 Outcome::NoFrames => {
-                    fruitless = if self.direct_reclaim(bench) { 0 } else { fruitless + 1 };
-                    if fruitless > FRUITLESS_ROUNDS_MAX {
+                    if !self.direct_reclaim(bench) && patience.is_over(&self.core) {
                         self.fatal_full();
                     }
                 }
@@ -110,9 +110,6 @@ impl Engine<KernelPager> {
             reclaim::run_once(&self.core, bench, DIRECT_BATCH, Effort::Direct)
         };
         stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);
-        if batch.freed == 0 && !dropped {
-            thread::yield_now(); // the background thread may be at it
-        }
         dropped || batch.freed > 0 || self.core.frames.free() > before
     }
 
@@ -232,6 +229,28 @@ impl Engine<KernelPager> {
             self.core.frames.free(),
             self.core.staged.pages(),
         ));
+    }
+}
+
+/// How long a fault without a frame has seen no progress by anybody.
+#[derive(Debug, Default)]
+struct Patience {
+    progress: u64,
+    since_ns: u64,
+}
+
+impl Patience {
+    /// After a fruitless try: pauses, and says whether to give up.
+    fn is_over<P: Pager>(&mut self, core: &Core<P>) -> bool {
+        let (progress, now) = (core.progress.load(Ordering::Relaxed), thread::now_ns());
+        if self.since_ns == 0 || progress != self.progress {
+            *self = Patience { progress, since_ns: now };
+        }
+        core.kick_if_low();
+        // Nobody wakes this word: it is a pause that needs no libc.
+        let pause = core::sync::atomic::AtomicU32::new(0);
+        let _ = thread::futex_wait(&pause, 0, Some(FRUITLESS_PAUSE_NS));
+        now - self.since_ns > FRUITLESS_MS_MAX * 1_000_000
     }
 }
 

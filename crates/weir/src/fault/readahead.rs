@@ -42,9 +42,10 @@ pub struct Ahead {
 struct Stream {
     backwards: bool,
     size: u32,
-    /// Index of the next expected page, plus one when going backwards (so 0 means "left the block
-    /// at its start").
-    edge: u32,
+    /// The pages brought last: `lo..hi`. Forwards the next fault is expected at `hi`, backwards at
+    /// `lo - 1`.
+    lo: u32,
+    hi: u32,
     depth: u32,
 }
 
@@ -53,16 +54,18 @@ impl Stream {
         (v & 1 == 1).then_some(Stream {
             backwards: v & 2 != 0,
             size: (v >> 8 & 0xff) as u32,
-            edge: (v >> 16 & 0xff) as u32,
-            depth: (v >> 24 & 0xff) as u32,
+            lo: (v >> 16 & 0xff) as u32,
+            hi: (v >> 24 & 0xff) as u32,
+            depth: (v >> 32 & 0xff) as u32,
         })
     }
 
     fn encode(self) -> u64 {
         1 | u64::from(self.backwards) << 1
             | u64::from(self.size) << 8
-            | u64::from(self.edge) << 16
-            | u64::from(self.depth) << 24
+            | u64::from(self.lo) << 16
+            | u64::from(self.hi) << 24
+            | u64::from(self.depth) << 32
     }
 
     fn doubled(self) -> Stream {
@@ -74,16 +77,16 @@ impl Stream {
     /// The pages this stream brings for a fault at `index`, and the stream with its new edge.
     fn cover(self, index: u32) -> (u64, Stream) {
         if self.backwards {
-            let lo = (index + 1).saturating_sub(self.size);
-            (run_mask(lo, index + 1 - lo), Stream { edge: lo, ..self })
+            let (lo, hi) = ((index + 1).saturating_sub(self.size), index + 1);
+            (run_mask(lo, hi - lo), Stream { lo, hi, ..self })
         } else {
             let hi = (index + self.size).min(BLOCK_PAGES);
-            (run_mask(index, hi - index), Stream { edge: hi, ..self })
+            (run_mask(index, hi - index), Stream { lo: index, hi, ..self })
         }
     }
 }
 
-const FRESH: Stream = Stream { backwards: false, size: 1, edge: 0, depth: 0 };
+const FRESH: Stream = Stream { backwards: false, size: 1, lo: 0, hi: 0, depth: 0 };
 
 /// What one fault brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +112,7 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let (mut mask, mut stream) = stream.cover(index);
     if plentiful && core.available() > 2 * core.low_mark() {
         mask = u64::MAX;
-        stream = Stream { backwards: false, size: BLOCK_PAGES, edge: BLOCK_PAGES, ..stream };
+        stream = Stream { backwards: false, size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..stream };
     }
     let ahead = (stream.depth > 0 && core.frames.free() > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(block, stream, core.table.pages()))
@@ -119,19 +122,29 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
 
 /// The stream that a fault at `index` continues, or a fresh one. Pure.
 fn next_stream(own: Option<Stream>, before: Option<Stream>, after: Option<Stream>, index: u32) -> Stream {
+    const LAST: u32 = BLOCK_PAGES - 1;
+    // The edge of what this block got last.
     if let Some(s) = own {
-        if !s.backwards && index == s.edge || s.backwards && index + 1 == s.edge {
+        let (ahead, behind) = (index == s.hi, index + 1 == s.lo);
+        if ahead && !s.backwards || behind && s.backwards {
             return s.doubled();
         }
-        if !s.backwards && s.size == 1 && index + 2 == s.edge {
-            return Stream { backwards: true, size: 2, ..FRESH };
+        if ahead || behind {
+            return Stream { backwards: behind, size: 2, ..FRESH };
         }
-        return Stream { backwards: s.backwards, size: (s.size / 2).max(1), ..FRESH };
     }
+    // A neighbour's stream enters here.
     match (before, after) {
-        (Some(s), _) if !s.backwards && s.edge == BLOCK_PAGES && index == 0 => s.doubled(),
-        (_, Some(s)) if s.backwards && s.edge == 0 && index == BLOCK_PAGES - 1 => s.doubled(),
-        _ => FRESH,
+        (Some(s), _) if index == 0 && !s.backwards && s.hi == BLOCK_PAGES => return s.doubled(),
+        (_, Some(s)) if index == LAST && s.backwards && s.lo == 0 => return s.doubled(),
+        _ => {}
+    }
+    match own {
+        // It starts where it started last time: the same walk again.
+        Some(s) if !s.backwards && index == 0 && s.hi == BLOCK_PAGES => Stream { depth: 0, ..s },
+        Some(s) if s.backwards && index == LAST && s.lo == 0 => Stream { depth: 0, ..s },
+        Some(s) => Stream { backwards: s.backwards, size: (s.size / 2).max(1), ..FRESH },
+        None => FRESH,
     }
 }
 
@@ -142,12 +155,11 @@ fn ahead_of(block: BlockId, s: Stream, pages: u32) -> Option<Ahead> {
         (block.0 + 1, (pages / BLOCK_PAGES).saturating_sub(block.0 + 1))
     };
     let blocks = s.depth.min(left);
-    let edge = if s.backwards { 0 } else { BLOCK_PAGES };
     (blocks > 0).then_some(Ahead {
         first: BlockId(first).page(0),
         stride: if s.backwards { -1 } else { 1 },
         count: blocks * BLOCK_PAGES,
-        state: Stream { size: BLOCK_PAGES, edge, ..s }.encode(),
+        state: Stream { size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..s }.encode(),
     })
 }
 
@@ -220,14 +232,14 @@ mod tests {
     fn a_forward_stream_doubles_its_window_to_the_block() {
         let (sizes, s) = run(&[0, 1, 3, 7, 15, 31]);
         assert_eq!(sizes, [1, 2, 4, 8, 16, 32]);
-        assert_eq!((s.edge, s.backwards), (63, false));
+        assert_eq!((s.hi, s.backwards), (63, false));
     }
 
     #[test]
     fn a_backward_stream_is_recognised_and_grows() {
         let (sizes, s) = run(&[63, 62, 60, 56]);
         assert_eq!(sizes, [1, 2, 4, 8]);
-        assert_eq!((s.edge, s.backwards), (49, true));
+        assert_eq!((s.lo, s.backwards), (49, true));
     }
 
     #[test]
@@ -238,18 +250,29 @@ mod tests {
 
     #[test]
     fn a_stream_crosses_into_the_next_block_at_full_size() {
-        let left = Stream { backwards: false, size: 64, edge: 64, depth: 1 };
+        let left = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 1 };
         let s = next_stream(None, Some(left), None, 0);
         assert_eq!((s.size, s.depth), (64, 2));
-        let down = Stream { backwards: true, size: 32, edge: 0, depth: 0 };
+        let down = Stream { backwards: true, size: 32, lo: 0, hi: 32, depth: 0 };
         let s = next_stream(None, None, Some(down), 63);
         assert_eq!((s.size, s.backwards), (64, true));
         assert_eq!(next_stream(None, Some(left), None, 7), FRESH);
     }
 
     #[test]
+    fn a_second_walk_over_a_block_starts_at_full_size() {
+        let done = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 0 };
+        assert_eq!(next_stream(Some(done), None, None, 0).size, 64);
+        // A backward walk after a forward one: the direction is found at the second fault.
+        let (_, s) = next_stream(Some(done), None, None, 63).cover(63);
+        assert_eq!(next_stream(Some(s), None, None, 62), Stream { backwards: true, size: 2, ..FRESH });
+        let entering = Stream { backwards: true, size: 64, lo: 0, hi: 64, depth: 0 };
+        assert!(next_stream(Some(done), None, Some(entering), 63).backwards);
+    }
+
+    #[test]
     fn the_state_survives_its_encoding() {
-        for s in [FRESH, Stream { backwards: true, size: 64, edge: 64, depth: 4 }] {
+        for s in [FRESH, Stream { backwards: true, size: 64, lo: 3, hi: 64, depth: 4 }] {
             assert_eq!(Stream::decode(s.encode()), Some(s));
         }
         assert_eq!(Stream::decode(0), None);

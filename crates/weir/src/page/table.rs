@@ -70,8 +70,13 @@ pub struct BlockRow<'a>(&'a Line);
 
 /// Set in the flags word: the block's metadata is charged to the budget.
 const CHARGED: u64 = 1;
-/// Set in the flags word: the program freed this memory; its bytes are dead.
-const DEAD: u64 = 2;
+/// In the flags word: turns for which reclaim passes the block over, and the level (log2 of the
+/// turns given last).
+const REST_SHIFT: u32 = 8;
+const LEVEL_SHIFT: u32 = 16;
+const REST_MASK: u64 = 0xff;
+/// Most turns: 64. Contents change without our knowing, so no block is given up for good.
+const LEVEL_MAX: u64 = 6;
 
 impl<'a> BlockRow<'a> {
     /// The block's lock.
@@ -158,19 +163,25 @@ impl<'a> BlockRow<'a> {
             && flags.fetch_or(CHARGED, Ordering::Relaxed) & CHARGED == 0
     }
 
-    /// Whether the program freed this memory.
-    #[inline]
-    pub fn dead(self) -> bool {
-        self.0.w64[3].load(Ordering::Relaxed) & DEAD != 0
+    /// Spends one of the turns that the block is to be left alone; false when none is left.
+    pub fn spend_rest(self) -> bool {
+        let flags = &self.0.w64[3];
+        let left = flags.load(Ordering::Relaxed) >> REST_SHIFT & REST_MASK;
+        if left > 0 {
+            flags.fetch_sub(1 << REST_SHIFT, Ordering::Relaxed);
+        }
+        left > 0
     }
 
-    /// Marks the block as freed or in use.
-    pub fn set_dead(self, dead: bool) {
-        if dead {
-            self.0.w64[3].fetch_or(DEAD, Ordering::Relaxed);
-        } else {
-            self.0.w64[3].fetch_and(!DEAD, Ordering::Relaxed);
-        }
+    /// The block's pages did not compress (or did): leave it alone for twice as many turns as last
+    /// time (or none). Under the lock.
+    pub fn set_rest(self, stuck: bool) {
+        let flags = &self.0.w64[3];
+        let v = flags.load(Ordering::Relaxed);
+        let level = if stuck { ((v >> LEVEL_SHIFT & REST_MASK) + 1).min(LEVEL_MAX) } else { 0 };
+        let turns = if stuck { 1 << level } else { 0 };
+        let kept = v & !(REST_MASK << REST_SHIFT | REST_MASK << LEVEL_SHIFT);
+        flags.store(kept | turns << REST_SHIFT | level << LEVEL_SHIFT, Ordering::Relaxed);
     }
 
     /// Reclaim's clock when the block last went out; 0 when it never did.

@@ -65,6 +65,7 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
         gone += n;
     }
     count(&core.stats.discarded, gone);
+    count(&core.progress, gone);
     core.count_managed(-i64::from(gone));
     gone
 }
@@ -82,7 +83,7 @@ fn free_resident<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u32 {
         }
         None => 0,
     };
-    let mut left = mask & !moved;
+    let mut left = mask & !moved; // pages that are busy, or were dropped behind our back
     let mut n = moved.count_ones();
     let mut at = 0;
     while let Some((start, len)) = next_run(left, at) {

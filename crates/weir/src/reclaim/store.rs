@@ -24,6 +24,9 @@ pub struct Stored {
     pub given_back: u32,
 }
 
+/// Pages tried in vain before the rest of a window is given back untried.
+const STUCK_SAMPLE: u32 = 8;
+
 /// Fate of one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -38,24 +41,32 @@ pub fn store_window<P: Pager>(core: &Core<P>, bench: &mut Bench, block: BlockId)
     let mut stored = Stored::default();
     let mut free = 0u64;
     let mut at = 0;
+    let mut given_up = false;
     let window = loop {
         let guard = row.lock();
         let Some(window) = row.window() else { return stored };
-        let (next, back) = store_some(core, bench, block, window, at, &mut free);
+        let (next, back) = if given_up {
+            (64, staged_from(core, block, at))
+        } else {
+            store_some(core, bench, block, window, at, &mut free)
+        };
         if back != 0 {
             stored.given_back += give_back(core, block, window, back);
         }
+        // The first few pages all stuck: the rest will be like them.
+        given_up = stored.given_back >= STUCK_SAMPLE && free == 0;
         at = next;
         if at >= 64 {
             // Frames of pages that the program dropped meanwhile are free as well.
             free |= core.frames.take_orphans(window);
-            if any_staged(core, block) {
+            if staged_from(core, block, 0) != 0 {
                 // Neither stored nor mapped again (its mapping is changing): another turn.
                 core.frames.add_orphans(window, free);
                 core.staged.push(block);
                 return stored;
             }
             row.set_window(None);
+            row.set_rest(stored.given_back > free.count_ones());
             break window;
         }
         let contended = guard.contended();
@@ -65,12 +76,14 @@ pub fn store_window<P: Pager>(core: &Core<P>, bench: &mut Bench, block: BlockId)
         }
     };
     stored.freed = free.count_ones();
+    stats::add(&core.progress, u64::from(stored.freed));
     core.frames.put_window(window, free, 0);
     stored
 }
 
-fn any_staged<P: Pager>(core: &Core<P>, block: BlockId) -> bool {
-    (0..64).any(|i| core.table.word(block.page(i)).load().state() == State::Staged)
+fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
+    let staged = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Staged;
+    (at..64).filter(staged).fold(0, |m, i| m | 1 << i)
 }
 
 /// Stores up to [`STORE_PER_HOLD`] staged pages from index `at` on. Returns where to go on, and the

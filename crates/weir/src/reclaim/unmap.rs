@@ -24,13 +24,13 @@ pub enum Unmapped {
 pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     let row = core.table.block(block);
     let guard = row.lock();
-    if row.window().is_some() {
-        // Still has staged pages from last time: its turn comes again when those are stored.
+    if row.window().is_some() || row.spend_rest() {
+        // Still has staged pages from last time, or did not compress then: another turn.
         drop(guard);
         core.resident.arrived(&core.table, block, Arrival::Fetched);
         return Unmapped::Nothing;
     }
-    let mask = movable(core, block) & !row.fixed();
+    let mask = movable(core, block, row.valid() & !row.fixed());
     let Some(window) = (mask != 0).then(|| core.frames.take_empty()).flatten() else {
         drop(guard);
         if row.resident() > 0 {
@@ -39,8 +39,7 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
         return if mask == 0 { Unmapped::Nothing } else { Unmapped::NoWindow };
     };
     let staged = drain_runs(core, block, window, mask, |word| {
-        let w = word.load();
-        let _ = word.try_stage(w);
+        let _ = word.try_stage(word.load());
     });
     let n = staged.count_ones();
     row.add_resident(-(n as i32));
@@ -61,20 +60,29 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     if n == 0 { Unmapped::Nothing } else { Unmapped::Staged(n) }
 }
 
-/// Resident pages of the block that are not locked in memory.
-fn movable<P: Pager>(core: &Core<P>, block: BlockId) -> u64 {
-    let mut mask = 0;
+/// Pages of `allowed` between the first and the last resident one, without those locked in
+/// memory: what one MOVE may sweep up, holes included. 0 when no page is resident.
+fn movable<P: Pager>(core: &Core<P>, block: BlockId, allowed: u64) -> u64 {
+    let (mut resident, mut pinned) = (0u64, 0u64);
     for i in 0..64 {
         let w = core.table.word(block.page(i)).load();
-        if w.state() == State::Resident && !w.pinned() {
-            mask |= 1 << i;
+        if w.pinned() {
+            pinned |= 1 << i;
+        } else if w.state() == State::Resident {
+            resident |= 1 << i;
         }
     }
-    mask
+    resident &= allowed;
+    if resident == 0 {
+        return 0;
+    }
+    let (first, last) = (resident.trailing_zeros(), 63 - resident.leading_zeros());
+    run_mask(first, last - first + 1) & allowed & !pinned
 }
 
-/// Moves the pages of `mask` into the window and calls `moved` for each that went. Returns their
-/// mask. Under the block's lock.
+/// Moves the resident pages of `mask` into the window and calls `moved` for each that went.
+/// Returns their mask. Under the block's lock; the window is empty. Runs of the mask may have holes:
+/// one call takes a whole block of scattered pages.
 pub fn drain_runs<P: Pager>(
     core: &Core<P>,
     block: BlockId,
@@ -85,12 +93,17 @@ pub fn drain_runs<P: Pager>(
     const RETRIES: u32 = 10_000;
     let (mut gone, mut at, mut tries) = (0u64, 0, 0);
     while let Some((start, len)) = next_run(mask, at) {
-        let d = core.pager.drain(window.slot(start), block.page(start), len);
+        let (d, arrived) = core.pager.drain(window.slot(start), block.page(start), len);
         stats::add(&core.stats.unmap_calls, 1);
         for i in start..start + d.pages {
-            moved(core.table.word(block.page(i)));
+            let page = block.page(i);
+            if arrived >> (i - start) & 1 == 1 {
+                moved(core.table.word(page));
+                gone |= 1 << i;
+            } else if core.table.word(page).load().state() == State::Resident {
+                dropped_behind_our_back(core, page);
+            }
         }
-        gone |= run_mask(start, d.pages);
         at = start + d.pages;
         match d.stop {
             None => {}
@@ -100,7 +113,11 @@ pub fn drain_runs<P: Pager>(
                 weir_os::thread::yield_now();
             }
             Some(Errno::ENOENT) => {
-                dropped_behind_our_back(core, block.page(at));
+                // Nothing is mapped there any more: unmapped by a call that Weir does not see.
+                let page = block.page(at);
+                if core.table.word(page).load().state() == State::Resident {
+                    dropped_behind_our_back(core, page);
+                }
                 at += 1;
             }
             Some(_) => {
