@@ -219,8 +219,8 @@ mod tests {
     }
 
     fn random_byte(i: usize) -> u8 {
-        ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33)
-            as u8
+        ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+            >> 33) as u8
     }
 
     #[test]

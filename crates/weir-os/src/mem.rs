@@ -36,9 +36,8 @@ impl Mapping {
         let len = round_up_page(len);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | extra;
         // SAFETY: without MAP_FIXED (NOREPLACE never replaces) no existing mapping is touched.
-        let base = unsafe {
-            syscall(libc::SYS_mmap, [hint, len, prot as usize, flags as usize, usize::MAX, 0])?
-        };
+        let base =
+            unsafe { syscall(libc::SYS_mmap, [hint, len, prot as usize, flags as usize, usize::MAX, 0])? };
         let mapping = Mapping { base, len };
         if hint != 0 && base != hint {
             return Err(Errno::EEXIST); // kernels before 4.17 take NOREPLACE as a mere hint

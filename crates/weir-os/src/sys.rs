@@ -107,9 +107,8 @@ pub fn close(fd: i32) {
 pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         // SAFETY: the kernel only reads from the live slice.
-        let r = unsafe {
-            syscall(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0])
-        };
+        let r =
+            unsafe { syscall(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
         match r {
             Ok(n) => bytes = &bytes[n.min(bytes.len())..],
             Err(Errno::EINTR) => {}
@@ -134,6 +133,15 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
         n if n == len => Ok(()),
         _ => Err(Errno::EAGAIN),
     }
+}
+
+/// RLIMIT_AS in bytes; `u64::MAX` when there is none.
+pub fn address_space_limit() -> u64 {
+    let mut limit = [u64::MAX; 2];
+    let resource = libc::RLIMIT_AS as usize;
+    // SAFETY: the kernel writes two words into the live array.
+    let _ = unsafe { syscall(libc::SYS_prlimit64, [0, resource, 0, limit.as_mut_ptr() as usize, 0, 0]) };
+    limit[0]
 }
 
 /// Ends the process by SIGKILL: no handler of the program runs.

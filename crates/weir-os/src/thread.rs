@@ -108,9 +108,8 @@ pub fn restore_signals(mask: u64) {
 /// Names the calling thread (15 bytes at most), as `top -H` shows it.
 pub fn set_name(name: &core::ffi::CStr) {
     // SAFETY: the kernel reads the NUL-terminated name.
-    let _ = unsafe {
-        syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0])
-    };
+    let _ =
+        unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 /// Kernel id of the calling thread.

@@ -217,7 +217,14 @@ impl Uffd {
         let dev = unsafe {
             syscall(
                 libc::SYS_openat,
-                [libc::AT_FDCWD as usize, path.as_ptr() as usize, (libc::O_RDWR | libc::O_CLOEXEC) as usize, 0, 0, 0],
+                [
+                    libc::AT_FDCWD as usize,
+                    path.as_ptr() as usize,
+                    (libc::O_RDWR | libc::O_CLOEXEC) as usize,
+                    0,
+                    0,
+                    0,
+                ],
             )
         };
         if let Ok(dev) = dev {
@@ -295,7 +302,9 @@ impl Uffd {
     fn ioctl_raw<T>(&self, nr: usize, args: &mut T) -> isize {
         // SAFETY: `args` is the live struct whose size the ioctl number encodes. What the call does
         // to the address space is the business of the public methods, which say so.
-        unsafe { syscall_raw(libc::SYS_ioctl, [self.fd as usize, nr, core::ptr::from_mut(args) as usize, 0, 0, 0]) }
+        unsafe {
+            syscall_raw(libc::SYS_ioctl, [self.fd as usize, nr, core::ptr::from_mut(args) as usize, 0, 0, 0])
+        }
     }
 
     /// Registers a range for missing faults, and for write-protect faults if `write_protect`.
@@ -339,7 +348,8 @@ impl Uffd {
     /// # Safety
     /// - `src` must be readable; the destination gains its bytes.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize, wake: Wake) -> Progress {
-        let mut a = CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode: dontwake(wake), done: 0 };
+        let mut a =
+            CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode: dontwake(wake), done: 0 };
         let rc = self.ioctl_raw(UFFDIO_COPY, &mut a);
         Progress::decode(rc, a.done, len)
     }
@@ -418,7 +428,8 @@ impl Uffd {
         };
         let ts_ptr = if timeout_ms < 0 { 0 } else { core::ptr::from_ref(&ts) as usize };
         // SAFETY: the kernel reads and writes the live pollfd and reads the timespec.
-        let r = unsafe { syscall(libc::SYS_ppoll, [core::ptr::from_mut(&mut p) as usize, 1, ts_ptr, 0, 8, 0]) };
+        let r =
+            unsafe { syscall(libc::SYS_ppoll, [core::ptr::from_mut(&mut p) as usize, 1, ts_ptr, 0, 8, 0]) };
         match r {
             Ok(n) => Ok(n > 0),
             Err(Errno::EINTR | Errno::EAGAIN) => Ok(false),

@@ -71,7 +71,9 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     }
     match NEXT.get() {
         // SAFETY: libc's function of that name and type.
-        Some(a) => unsafe { core::mem::transmute::<usize, extern "C" fn(c_int, c_int) -> c_int>(a)(old, new) },
+        Some(a) => unsafe {
+            core::mem::transmute::<usize, extern "C" fn(c_int, c_int) -> c_int>(a)(old, new)
+        },
         None => -1,
     }
 }

@@ -1,10 +1,10 @@
 //! The engine's heap: talc over raw mappings, never managed, never the program's allocator.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use talc::TalcLock;
 use talc::base::Talc;
 use talc::base::binning::Binning;
 use talc::source::Source;
-use talc::TalcLock;
 use weir_os::mem::Mapping;
 use weir_os::thread;
 

@@ -178,7 +178,9 @@ fn aligned(align: usize, size: usize) -> *mut c_void {
         Home::Libc => unsafe { __libc_memalign(align, size) },
         Home::Region(e) => region(e, size, align, false),
         // SAFETY: mimalloc may be called from any thread; the alignment is a power of two.
-        Home::Arena(e) if align < LARGE_ALIGN => from_arena(e, || unsafe { mi::mi_malloc_aligned(size, align) }),
+        Home::Arena(e) if align < LARGE_ALIGN => {
+            from_arena(e, || unsafe { mi::mi_malloc_aligned(size, align) })
+        }
         Home::Arena(e) => region(e, size, align, false),
     }
 }

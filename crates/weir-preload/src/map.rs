@@ -4,9 +4,10 @@ use crate::libc_next::set_errno;
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
 use weir::config::Mlock;
+use weir::engine::control::Whose;
 use weir::engine::remap::Place;
 use weir::error::Refused;
-use weir::page::region::Kind;
+use weir::page::region::{AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
@@ -29,7 +30,8 @@ fn fail(e: Errno) -> c_int {
 fn errno_of(r: Refused) -> Errno {
     match r {
         Refused::Full | Refused::NoSpace => Errno::ENOMEM,
-        Refused::NotManaged => Errno::EINVAL,
+        // As the kernel says of ranges with gaps.
+        Refused::NotManaged => Errno::ENOMEM,
         Refused::Kernel(e) => e,
     }
 }
@@ -154,6 +156,7 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     match inside(addr, len) {
+        Some(_) if len == 0 || !(addr as usize).is_multiple_of(4096) => fail(Errno::EINVAL),
         Some(e) => done(e.unmap(addr as usize, round(len))),
         None => raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]) as c_int,
     }
@@ -165,10 +168,13 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
     let native = || raw(libc::SYS_mprotect, [addr as usize, len, prot as usize, 0, 0, 0]) as c_int;
     let Some(e) = inside(addr, len) else { return native() };
-    if len == 0 || !e.manages(addr as usize, round(len)) {
+    if len == 0 || !(addr as usize).is_multiple_of(4096) {
         return native();
     }
-    done(e.protect(addr as usize, round(len), prot))
+    match e.whose(addr as usize, round(len)) {
+        Whose::Foreign => native(),
+        _ => done(e.protect(addr as usize, round(len), prot)),
+    }
 }
 
 /// # Safety
@@ -178,9 +184,10 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
     let native = || raw(libc::SYS_madvise, [addr as usize, len, advice as usize, 0, 0, 0]) as c_int;
     let Some(e) = inside(addr, len) else { return native() };
     let (a, n) = (addr as usize, round(len));
-    if n == 0 || !a.is_multiple_of(4096) || !e.manages(a, n) {
+    if n == 0 || !a.is_multiple_of(4096) || e.whose(a, n) == Whose::Foreign {
         return native();
     }
+    let known = |r: c_int| if e.whose(a, n) == Whose::Managed { r } else { fail(Errno::ENOMEM) };
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => done(e.drop_contents(a, n)),
         libc::MADV_WILLNEED | MADV_POPULATE_READ | MADV_POPULATE_WRITE => done(e.will_need(a, n)),
@@ -196,10 +203,10 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE
         | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP
-        | libc::MADV_DONTFORK
-        | libc::MADV_DOFORK
-        | libc::MADV_KEEPONFORK => 0,
+        | libc::MADV_DODUMP => known(0),
+        libc::MADV_WIPEONFORK => done(e.set_fork(a, n, AtFork::Wipe)),
+        libc::MADV_DONTFORK => done(e.set_fork(a, n, AtFork::Drop)),
+        libc::MADV_KEEPONFORK | libc::MADV_DOFORK => done(e.set_fork(a, n, AtFork::Copy)),
         _ => fail(Errno::EINVAL),
     }
 }
@@ -221,6 +228,26 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
 }
 
 /// # Safety
+/// - as `mincore(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, vec: *mut u8) -> c_int {
+    let native = || raw(libc::SYS_mincore, [addr as usize, len, vec as usize, 0, 0, 0]) as c_int;
+    let Some(e) = inside(addr, len) else { return native() };
+    let (a, n) = (addr as usize, round(len));
+    if n == 0 || !a.is_multiple_of(4096) || e.whose(a, n) == Whose::Foreign {
+        return native();
+    }
+    // The caller's vector may be managed memory itself, which may not be touched inside the engine.
+    let mut here = vec![0u8; n / 4096];
+    let result = e.residency(a, n, |i, v| here[i] = v);
+    if result.is_ok() {
+        // SAFETY: the caller's vector has a byte for each page.
+        unsafe { core::ptr::copy_nonoverlapping(here.as_ptr(), vec, here.len()) };
+    }
+    done(result)
+}
+
+/// # Safety
 /// - as `mremap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
@@ -230,8 +257,9 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    let native =
-        || raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]) as *mut c_void;
+    let native = || {
+        raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]) as *mut c_void
+    };
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let Some(e) = inside(old, old_len) else {
         if fixed && let Some(e) = inside(to, new_len) {
@@ -245,9 +273,20 @@ pub unsafe extern "C" fn mremap(
     };
     let keep = flags & libc::MREMAP_DONTUNMAP != 0;
     let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-    let bad = old_len == 0 || new_len == 0 || (fixed || keep) && !may_move || keep && round(old_len) != round(new_len);
-    if bad || !e.manages(old as usize, round(old_len)) {
-        return if bad { fail_ptr(Errno::EINVAL) } else { native() };
+    let unaligned = |p: *mut c_void| !(p as usize).is_multiple_of(4096);
+    let bad = old_len == 0
+        || new_len == 0
+        || unaligned(old)
+        || fixed && unaligned(to)
+        || (fixed || keep) && !may_move
+        || keep && round(old_len) != round(new_len);
+    if bad {
+        return fail_ptr(Errno::EINVAL);
+    }
+    match e.whose(old as usize, round(old_len)) {
+        Whose::Managed => {}
+        Whose::Foreign => return native(),
+        Whose::Mixed => return fail_ptr(Errno::EFAULT),
     }
     let place = match (fixed, may_move) {
         (true, _) if inside(to, new_len).is_some() => Place::At(to as usize),
@@ -267,7 +306,14 @@ fn fail_ptr(e: Errno) -> *mut c_void {
 }
 
 /// A managed range is to lie at an address outside the managed space: it stops being managed.
-fn move_out(e: &Weir, old: *mut c_void, old_len: usize, to: *mut c_void, new_len: usize, keep: bool) -> *mut c_void {
+fn move_out(
+    e: &Weir,
+    old: *mut c_void,
+    old_len: usize,
+    to: *mut c_void,
+    new_len: usize,
+    keep: bool,
+) -> *mut c_void {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let p = raw(libc::SYS_mmap, [to as usize, new_len, prot as usize, flags as usize, usize::MAX, 0]);

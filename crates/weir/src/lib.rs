@@ -8,8 +8,6 @@
 #[cfg(not(loom))]
 pub mod config;
 #[cfg(not(loom))]
-pub mod shared;
-#[cfg(not(loom))]
 pub mod door;
 #[cfg(not(loom))]
 pub mod engine;
@@ -23,6 +21,8 @@ pub mod limits;
 pub mod page;
 #[cfg(not(loom))]
 pub mod reclaim;
+#[cfg(not(loom))]
+pub mod shared;
 #[cfg(all(test, not(loom)))]
 mod sim;
 #[cfg(not(loom))]

@@ -199,7 +199,8 @@ impl<P: Pager> Core<P> {
     /// Counts pages that came to have contents (or lost them).
     pub fn count_managed(&self, delta: i64) {
         let bytes = delta * PAGE_BYTES as i64;
-        let now = self.stats.managed_bytes.fetch_add(bytes as u64, Ordering::Relaxed).wrapping_add(bytes as u64);
+        let now =
+            self.stats.managed_bytes.fetch_add(bytes as u64, Ordering::Relaxed).wrapping_add(bytes as u64);
         if delta > 0 {
             self.stats.managed_bytes_peak.fetch_max(now, Ordering::Relaxed);
         }
@@ -258,7 +259,8 @@ impl StagedQueue {
     /// Adds a block that just got a window; there are never more than windows.
     pub fn push(&self, block: BlockId) {
         let _guard = self.lock.lock();
-        let at = (self.head.load(Ordering::Relaxed) + self.len.load(Ordering::Relaxed)) as usize % self.ring.len();
+        let at =
+            (self.head.load(Ordering::Relaxed) + self.len.load(Ordering::Relaxed)) as usize % self.ring.len();
         self.ring.row(at).store(block.0, Ordering::Relaxed);
         self.len.fetch_add(1, Ordering::Relaxed);
     }

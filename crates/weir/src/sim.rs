@@ -26,7 +26,10 @@ struct Inject {
     busy: Vec<PageId>,
 }
 
-#[expect(unsafe_code, reason = "frames are handed out by contract to one owner at a time, as in the kernel pager")]
+#[expect(
+    unsafe_code,
+    reason = "frames are handed out by contract to one owner at a time, as in the kernel pager"
+)]
 // SAFETY: the arena's cells follow the ownership rules of frames.
 unsafe impl Sync for FakePager {}
 
@@ -135,7 +138,10 @@ impl Pager for FakePager {
         for i in 0..n {
             let p = PageId(page.0 + i);
             if s.busy.contains(&p) {
-                return (Done { pages: i, stop: Some(if i > 0 { Errno::EAGAIN } else { Errno::EBUSY }) }, moved);
+                return (
+                    Done { pages: i, stop: Some(if i > 0 { Errno::EAGAIN } else { Errno::EBUSY }) },
+                    moved,
+                );
             }
             assert!(!self.has_frame(Slot(slot.0 + i)), "drained into a slot that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[p.0 as usize].take() {
@@ -206,6 +212,8 @@ impl Pager for FakePager {
             assert!(self.has_frame(Slot(s as u32)), "touched pool bytes without a frame");
         }
         // SAFETY: cells are contiguous; exclusive by the caller's contract.
-        unsafe { core::slice::from_raw_parts_mut(self.arena.as_ptr().cast::<u8>().cast_mut().add(offset), len) }
+        unsafe {
+            core::slice::from_raw_parts_mut(self.arena.as_ptr().cast::<u8>().cast_mut().add(offset), len)
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
 use crate::fault::{self, Outcome};
-use crate::page::region::{Kind, Region};
+use crate::page::region::{AtFork, Kind, Region};
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
 use crate::reclaim::{self, Effort, discard};
@@ -17,13 +17,33 @@ const PROT_NONE: i32 = 0;
 const PROT_READ: i32 = 1;
 const PROT_ACCESS: i32 = 7;
 
+/// What lies in a range of the managed space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All of it mapped through Weir.
+    Managed,
+    /// All of it something else (a file, shared memory).
+    Foreign,
+    /// Gaps, or some of each.
+    Mixed,
+}
+
+/// When faults and readahead may see a new region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Show {
+    /// Now.
+    Now,
+    /// When the pages that move there have arrived: readahead would put zeros in their place.
+    Later,
+}
+
 impl<P: Pager> Engine<P> {
     /// Maps `len` bytes of zeros somewhere in the space, aligned to `align` bytes (a block at
     /// least). Returns the address.
     pub fn map(&self, len: usize, align: usize, prot: i32, kind: Kind) -> Result<usize, Refused> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
-        self.map_inside(&mut regions, len, align, 0, prot, kind).map(|r| self.addr_of(r.start))
+        self.map_inside(&mut regions, len, align, 0, prot, kind, Show::Now).map(|r| self.addr_of(r.start))
     }
 
     pub(super) fn map_inside(
@@ -34,8 +54,10 @@ impl<P: Pager> Engine<P> {
         skew: u32,
         prot: i32,
         kind: Kind,
+        show: Show,
     ) -> Result<Region, Refused> {
         self.admit()?;
+        self.within_rlimit(regions, len)?;
         let pages = u32::try_from(len.div_ceil(PAGE_BYTES)).map_err(|_| Refused::NoSpace)?;
         let align_blocks = (align / (64 * PAGE_BYTES)).max(1) as u32;
         let region = match regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind) {
@@ -45,7 +67,7 @@ impl<P: Pager> Engine<P> {
                 regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind).ok_or(Refused::NoSpace)?
             }
         };
-        if let Err(e) = self.open(region) {
+        if let Err(e) = self.open(region, show) {
             regions.map.remove(region.start);
             regions.map.release(region.start, region.end());
             return Err(e);
@@ -62,9 +84,20 @@ impl<P: Pager> Engine<P> {
         Ok(())
     }
 
-    /// Makes a region's pages managed and accessible.
-    pub(super) fn open(&self, r: Region) -> Result<(), Refused> {
-        self.mark(r, true);
+    /// RLIMIT_AS as far as it can be kept: the reservation itself is larger than most limits, so
+    /// what counts is what the program has mapped in it.
+    fn within_rlimit(&self, regions: &Regions, len: usize) -> Result<(), Refused> {
+        let mapped = regions.map.mapped_pages() * PAGE_BYTES as u64;
+        if mapped.saturating_add(len as u64) > weir_os::sys::address_space_limit() {
+            return Err(Refused::Full);
+        }
+        Ok(())
+    }
+
+    /// Makes a region's pages accessible, and managed: at once, or by `mark` once the caller has put
+    /// pages there.
+    pub(super) fn open(&self, r: Region, show: Show) -> Result<(), Refused> {
+        self.mark(r, show == Show::Now);
         if r.prot != PROT_NONE
             && let Err(e) = self.core.pager.protect(PageId(r.start), r.pages, r.prot)
         {
@@ -74,7 +107,7 @@ impl<P: Pager> Engine<P> {
         Ok(())
     }
 
-    fn mark(&self, r: Region, valid: bool) {
+    pub(super) fn mark(&self, r: Region, valid: bool) {
         let fixed = !movable(r.prot);
         each_block(r.start, r.end(), |block, mask| {
             let row = self.core.table.block(block);
@@ -94,6 +127,13 @@ impl<P: Pager> Engine<P> {
 
     pub(super) fn unmap_inside(&self, regions: &mut Regions, addr: usize, len: usize) -> Result<(), Refused> {
         let (start, end) = self.page_range(addr, len)?;
+        self.clear(regions, start, end)?;
+        regions.map.release(start, end);
+        Ok(())
+    }
+
+    /// Takes the regions of a range away; its blocks stay owned.
+    pub(super) fn clear(&self, regions: &mut Regions, start: u32, end: u32) -> Result<(), Refused> {
         for r in regions.map.carve(start, end) {
             if r.kind == Kind::Cached {
                 continue; // freed already; not the program's to unmap
@@ -105,7 +145,6 @@ impl<P: Pager> Engine<P> {
             }
             regions.map.remove(r.start);
         }
-        regions.map.release(start, end);
         Ok(())
     }
 
@@ -115,38 +154,36 @@ impl<P: Pager> Engine<P> {
             // Frames leave by MOVE only from plain memory.
             self.core.pager.protect(PageId(r.start), r.pages, PROT_RW).map_err(Refused::Kernel)?;
         }
+        // First nobody's, then empty: in between readahead must not bring pages back.
+        self.mark(r, false);
         each_block(r.start, r.end(), |block, mask| {
             discard::discard(&self.core, block, mask, discard::Depth::All);
         });
-        self.mark(r, false);
         self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE).map_err(Refused::Kernel)
     }
 
     fn page_range(&self, addr: usize, len: usize) -> Result<(u32, u32), Refused> {
         let end = addr.checked_add(len).ok_or(Refused::NotManaged)?;
-        if !self.contains(addr) || len == 0 || end > self.base + self.len || !addr.is_multiple_of(PAGE_BYTES) {
+        if !self.contains(addr) || len == 0 || end > self.base + self.len || !addr.is_multiple_of(PAGE_BYTES)
+        {
             return Err(Refused::NotManaged);
         }
         Ok((self.page_of(addr), self.page_of(end - 1) + 1))
     }
 
-    /// The regions that cover a range without a gap.
-    pub(super) fn covered(
+    /// The parts of regions in a range, and whether the program has mapped all of it.
+    pub(super) fn parts(
         &self,
-        regions: &mut Regions,
+        regions: &Regions,
         addr: usize,
         len: usize,
-    ) -> Result<(u32, u32, Vec<Region>), Refused> {
+    ) -> Result<(u32, u32, Vec<Region>, bool), Refused> {
         let (start, end) = self.page_range(addr, len)?;
-        let list = regions.map.carve(start, end);
-        let mut at = start;
-        for r in &list {
-            if r.start != at || r.kind == Kind::Cached {
-                return Err(Refused::NotManaged);
-            }
-            at = r.end();
-        }
-        if at == end { Ok((start, end, list)) } else { Err(Refused::NotManaged) }
+        let (mut parts, whole) = regions.map.parts(start, end);
+        let mapped = parts.len();
+        parts.retain(|r| r.kind != Kind::Cached);
+        let whole = whole && parts.len() == mapped;
+        Ok((start, end, parts, whole))
     }
 
     /// Maps zeros at a fixed place inside the space, over whatever is there (`MAP_FIXED`).
@@ -155,17 +192,9 @@ impl<P: Pager> Engine<P> {
         let mut regions = self.regions();
         self.admit()?;
         let (start, end) = self.page_range(addr, len)?;
-        let old = regions.map.carve(start, end);
-        if old.iter().any(|r| r.kind == Kind::Cached) {
-            return Err(Refused::NotManaged);
-        }
-        self.unmap_inside(&mut regions, addr, len)?;
-        let region = Region { start, pages: end - start, prot, kind: Kind::Map };
-        if regions.map.alloc_at(start, end - start, prot, Kind::Map).is_none() {
-            // Inside blocks that other regions own already: a hole in them.
-            regions.map.insert(region);
-        }
-        self.open(region)
+        self.replace(&mut regions, Region::new(start, end - start, prot, Kind::Map))?;
+        let region = Region::new(start, end - start, prot, Kind::Map);
+        self.open(region, Show::Now)
     }
 
     /// Something else is about to be mapped over a range (a file, shared memory): Weir lets go of
@@ -174,24 +203,35 @@ impl<P: Pager> Engine<P> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
         let (start, end) = self.page_range(addr, len)?;
-        self.unmap_inside(&mut regions, addr, len)?;
-        if regions.map.alloc_at(start, end - start, PROT_NONE, Kind::Foreign).is_none() {
-            regions.map.insert(Region { start, pages: end - start, prot: PROT_NONE, kind: Kind::Foreign });
+        self.replace(&mut regions, Region::new(start, end - start, PROT_NONE, Kind::Foreign))
+    }
+
+    /// Puts an entry over whatever was mapped there.
+    pub(super) fn replace(&self, regions: &mut Regions, region: Region) -> Result<(), Refused> {
+        // A freed allocation that waits to be used again is in nobody's way.
+        if regions.map.parts(region.start, region.end()).0.iter().any(|r| r.kind == Kind::Cached) {
+            self.drop_cached(regions, usize::MAX);
         }
+        self.clear(regions, region.start, region.end())?;
+        regions.map.place(region);
         Ok(())
     }
 
-    /// `mprotect`.
+    /// `mprotect`. A range with gaps is changed where it is mapped, and refused, as the kernel does.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Refused> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
-        let (_, _, list) = self.covered(&mut regions, addr, len)?;
-        for r in list {
-            self.reprotect(r, prot)?;
-            regions.map.remove(r.start);
-            regions.map.insert(Region { prot, ..r });
+        let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
+        if parts.iter().any(|r| r.prot != prot && r.kind != Kind::Foreign) {
+            regions.map.carve(start, end);
+            for r in parts.into_iter().filter(|r| r.prot != prot && r.kind != Kind::Foreign) {
+                self.reprotect(r, prot)?;
+                regions.map.remove(r.start);
+                regions.map.insert(Region { prot, ..r });
+            }
+            regions.map.join(start, end);
         }
-        Ok(())
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
     fn reprotect(&self, r: Region, prot: i32) -> Result<(), Refused> {
@@ -219,23 +259,48 @@ impl<P: Pager> Engine<P> {
     /// `madvise(MADV_DONTNEED)` and `MADV_FREE`: the range reads as zeros from now on.
     pub fn drop_contents(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.gate.enter();
-        let mut regions = self.regions();
-        let (start, end, list) = self.covered(&mut regions, addr, len)?;
-        if list.iter().any(|r| r.kind == Kind::Foreign) {
-            return Err(Refused::NotManaged);
+        let (_, _, parts, whole) = self.parts(&self.regions(), addr, len)?;
+        for r in parts.iter().filter(|r| r.kind != Kind::Foreign) {
+            each_block(r.start, r.end(), |block, mask| {
+                discard::discard(&self.core, block, mask, discard::Depth::All);
+            });
         }
-        drop(regions);
-        each_block(start, end, |block, mask| {
-            discard::discard(&self.core, block, mask, discard::Depth::All);
-        });
-        Ok(())
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
-    /// Whether the whole range is mapped through Weir.
-    pub fn manages(&self, addr: usize, len: usize) -> bool {
+    /// `MADV_WIPEONFORK`, `MADV_DONTFORK` and their opposites.
+    pub fn set_fork(&self, addr: usize, len: usize, fork: AtFork) -> Result<(), Refused> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
-        self.covered(&mut regions, addr, len).is_ok_and(|(_, _, l)| l.iter().all(|r| r.kind != Kind::Foreign))
+        let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
+        regions.map.carve(start, end);
+        for r in parts {
+            regions.map.remove(r.start);
+            regions.map.insert(Region { fork, ..r });
+        }
+        regions.map.join(start, end);
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
+    }
+
+    /// What lies in a range of the space.
+    pub fn whose(&self, addr: usize, len: usize) -> Whose {
+        let _inside = self.gate.enter();
+        match self.parts(&self.regions(), addr, len) {
+            Ok((_, _, parts, true)) if parts.iter().all(|r| r.kind == Kind::Foreign) => Whose::Foreign,
+            Ok((_, _, parts, true)) if parts.iter().all(|r| r.kind != Kind::Foreign) => Whose::Managed,
+            _ => Whose::Mixed,
+        }
+    }
+
+    /// `mincore`: one byte a page, bit 0 set for pages in a frame of the program.
+    pub fn residency(&self, addr: usize, len: usize, mut out: impl FnMut(usize, u8)) -> Result<(), Refused> {
+        let _inside = self.gate.enter();
+        let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
+        for page in start..end {
+            let here = self.core.table.word(PageId(page)).load().state() == State::Resident;
+            out((page - start) as usize, u8::from(here));
+        }
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
     /// Whether the page at an address is in a frame of the program.
@@ -271,11 +336,10 @@ impl<P: Pager> Engine<P> {
     /// `mlock`: brings the range in and keeps it. Refused beyond half of the frames.
     pub fn pin(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.gate.enter();
-        let (start, end) = {
-            let mut regions = self.regions();
-            let (s, e, _) = self.covered(&mut regions, addr, len)?;
-            (s, e)
-        };
+        let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
+        if !whole {
+            return Err(Refused::NotManaged);
+        }
         let pinned = self.core.pinned.load(Ordering::Relaxed);
         if pinned + u64::from(end - start) > u64::from(self.core.frames.limit() / 2) {
             return Err(Refused::Full);
@@ -342,7 +406,6 @@ fn movable(prot: i32) -> bool {
 }
 
 fn has_contents<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
-    (0..64).any(|i| {
-        mask >> i & 1 == 1 && engine.core.table.word(block.page(i)).load().state() != State::Absent
-    })
+    (0..64)
+        .any(|i| mask >> i & 1 == 1 && engine.core.table.word(block.page(i)).load().state() != State::Absent)
 }

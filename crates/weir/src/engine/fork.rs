@@ -8,9 +8,12 @@
 //! Between the fork and the registration a missing page would read as zeros in the child, so
 //! whatever libc touches in between must be resident: see the shim's `atfork`.
 
-use super::Engine;
 use super::threads::fatal;
+use super::{Engine, each_block};
+use crate::page::region::{AtFork, Region};
+use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
+use weir_os::mem::PAGE_BYTES;
 use weir_os::pager::KernelPager;
 
 impl Engine<KernelPager> {
@@ -36,5 +39,26 @@ impl Engine<KernelPager> {
         self.core.kick.store(0, Ordering::Relaxed);
         self.serving.store(0, Ordering::Relaxed);
         self.gate.open();
+        self.wipe_in_child();
+    }
+
+    /// `MADV_WIPEONFORK` and `MADV_DONTFORK`: the child reads zeros, or has nothing there.
+    fn wipe_in_child(&self) {
+        let _inside = self.gate.enter();
+        let mut regions = self.regions();
+        let special: Vec<Region> = regions.map.iter().filter(|r| r.fork != AtFork::Copy).copied().collect();
+        for r in special {
+            let result = if r.fork == AtFork::Drop {
+                self.unmap_inside(&mut regions, self.addr_of(r.start), r.pages as usize * PAGE_BYTES)
+            } else {
+                each_block(r.start, r.end(), |block, mask| {
+                    discard(&self.core, block, mask, Depth::All);
+                });
+                Ok(())
+            };
+            if let Err(e) = result {
+                fatal(format_args!("a forked child cannot drop memory it must not have: {e}"));
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! A cached region has given up its pool records and staged frames at once; what is resident stays
 //! mapped and is dropped, never compressed, as soon as frames get short.
 
+use super::control::Show;
 use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
@@ -40,27 +41,48 @@ impl<P: Pager> Engine<P> {
                 return Ok(self.addr_of(r.start));
             }
         }
-        self.map_inside(&mut regions, len, align, 0, PROT_RW, Kind::Heap).map(|r| self.addr_of(r.start))
+        self.map_inside(&mut regions, len, align, 0, PROT_RW, Kind::Heap, Show::Now)
+            .map(|r| self.addr_of(r.start))
     }
 
     /// Length in bytes of the large allocation that starts at `addr`.
     pub fn heap_len(&self, addr: usize) -> Option<usize> {
         let _inside = self.gate.enter();
         let regions = self.regions();
-        let r = regions.map.starting_at(self.page_of(addr)).filter(|r| r.kind == Kind::Heap)?;
-        addr.is_multiple_of(PAGE_BYTES).then_some(r.pages as usize * PAGE_BYTES)
+        let pages: u32 = self.allocation(&regions, addr).iter().map(|r| r.pages).sum();
+        (pages > 0).then_some(pages as usize * PAGE_BYTES)
+    }
+
+    /// The regions that make up the large allocation at `addr`; none if none starts there.
+    fn allocation(&self, regions: &Regions, addr: usize) -> Vec<Region> {
+        let start = self.page_of(addr);
+        let mut parts = Vec::new();
+        let mut at = start;
+        while addr.is_multiple_of(PAGE_BYTES)
+            && let Some(r) = regions.map.starting_at(at)
+            && r.kind == Kind::Heap
+            && r.base == start
+        {
+            parts.push(r);
+            at = r.end();
+        }
+        parts
     }
 
     /// Frees a large allocation. `Err` when none starts there.
     pub fn heap_free(&self, addr: usize) -> Result<(), Refused> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
-        let start = self.page_of(addr);
-        let r = regions
-            .map
-            .starting_at(start)
-            .filter(|r| r.kind == Kind::Heap && addr.is_multiple_of(PAGE_BYTES))
-            .ok_or(Refused::NotManaged)?;
+        let parts = self.allocation(&regions, addr);
+        let [r] = parts[..] else {
+            // Several parts: the program gave some of it another protection.
+            let pages: u32 = parts.iter().map(|r| r.pages).sum();
+            return match pages {
+                0 => Err(Refused::NotManaged),
+                n => self.unmap_inside(&mut regions, addr, n as usize * PAGE_BYTES),
+            };
+        };
+        let start = r.start;
         let plenty = self.core.available() > 2 * self.core.high_mark();
         let share = u64::from(self.core.frames.limit() / 8);
         regions.map.remove(start);

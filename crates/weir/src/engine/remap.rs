@@ -1,5 +1,6 @@
 //! `mremap`: pages move by moving their frames, words and records; no byte is copied.
 
+use super::control::Show;
 use super::{Engine, Regions};
 use crate::door::{Done, Pager};
 use crate::error::Refused;
@@ -37,13 +38,13 @@ impl<P: Pager> Engine<P> {
     ) -> Result<usize, Refused> {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
-        let (start, end, list) = self.covered(&mut regions, addr, old_len)?;
-        let [first, rest @ ..] = list.as_slice() else { return Err(Refused::NotManaged) };
-        if rest.iter().any(|r| r.prot != first.prot) || first.kind == Kind::Foreign {
+        let (start, end, parts, whole) = self.parts(&regions, addr, old_len)?;
+        let Some(&first) = parts.first().filter(|_| whole) else { return Err(Refused::NotManaged) };
+        if parts.iter().any(|r| (r.prot, r.kind) != (first.prot, first.kind)) || first.kind == Kind::Foreign {
             return Err(Refused::NotManaged);
         }
-        self.merge(&mut regions, start, end, *first);
-        let region = Region { start, pages: end - start, ..*first };
+        self.merge(&mut regions, start, end, first);
+        let region = Region { start, pages: end - start, base: start, ..first };
         let pages = u32::try_from(new_len.div_ceil(PAGE_BYTES)).map_err(|_| Refused::NoSpace)?;
         if place != Place::Anywhere && place != Place::Here || keep_old {
             return self.move_region(&mut regions, region, pages, place, keep_old);
@@ -58,7 +59,7 @@ impl<P: Pager> Engine<P> {
         }
         let extra = pages - region.pages;
         if !self.core.full() && regions.map.extend(start, extra) {
-            self.open(Region { start: end, pages: extra, ..region })?;
+            self.open(Region { start: end, pages: extra, ..region }, Show::Now)?;
             return Ok(addr);
         }
         if place == Place::Here {
@@ -72,7 +73,7 @@ impl<P: Pager> Engine<P> {
         for r in regions.map.carve(start, end) {
             regions.map.remove(r.start);
         }
-        regions.map.insert(Region { start, pages: end - start, ..like });
+        regions.map.insert(Region { start, pages: end - start, base: start, ..like });
     }
 
     fn move_region(
@@ -88,19 +89,16 @@ impl<P: Pager> Engine<P> {
             Place::At(to) => {
                 let (from, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
                 if !self.contains(to) || to < from + len && from < to + new_len {
-                    return Err(Refused::NotManaged);
+                    return Err(Refused::Kernel(Errno::EINVAL));
                 }
-                self.unmap_inside(regions, to, new_len)?;
                 let start = self.page_of(to);
-                let r = Region { start, pages, ..old };
-                if regions.map.alloc_at(start, pages, old.prot, old.kind).is_none() {
-                    regions.map.insert(r);
-                }
-                self.open(r)?;
+                let r = Region { start, pages, base: start, ..old };
+                self.replace(regions, r)?;
+                self.open(r, Show::Later)?;
                 r
             }
             // The same offset within the block: blocks pair up one to one.
-            _ => self.map_inside(regions, new_len, 0, old.start % 64, old.prot, old.kind)?,
+            _ => self.map_inside(regions, new_len, 0, old.start % 64, old.prot, old.kind, Show::Later)?,
         };
         let mut i = 0;
         while i < old.pages.min(pages) {
@@ -108,6 +106,7 @@ impl<P: Pager> Engine<P> {
             let most = (64 - from.index()).min(64 - to.index()).min(old.pages.min(pages) - i);
             i += self.move_run(from, to, most);
         }
+        self.mark(new, true);
         let (addr, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
         if keep_old {
             // Whatever lay beyond the new length is gone as well.
@@ -175,7 +174,12 @@ impl<P: Pager> Engine<P> {
                 core.pager.fill(PageId(to.0 + i), Slot(slot.0 + i), len - done, Wake::No)
             });
             // The new place was just mapped, empty and writable: there is no way to go on without it.
-            assert!(filled == len, "mremap lost pages on their way");
+            assert!(
+                filled == len,
+                "mremap: page {} of {len} cannot be mapped at {to:?}+{start}: {:?}",
+                filled,
+                core.pager.fill(PageId(to.0 + start + filled), Slot(slot.0 + start + filled), 1, Wake::No)
+            );
             at = start + len;
         }
         core.frames.put_window(window, 0, 0);

@@ -154,7 +154,9 @@ impl Engine<KernelPager> {
 
     fn report_lost(&self, page: PageId) {
         let address = self.addr_of(page.0);
-        say(format_args!("the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"));
+        say(format_args!(
+            "the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"
+        ));
         let _ = Pager::poison(&self.core.pager, page);
         Pager::wake(&self.core.pager, page, 1);
     }

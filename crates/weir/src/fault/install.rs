@@ -1,12 +1,12 @@
 //! Fetch and install: bytes into consecutive free frames, then one MOVE per run.
 
-use crate::shared::{Core, count};
 use crate::door::{Pager, with_frame};
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, PageId, Slot};
+use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
 use weir_os::codec;

@@ -6,11 +6,11 @@
 pub mod install;
 pub mod readahead;
 
-use crate::shared::{Core, count};
 use crate::door::Pager;
 use crate::page::id::run_mask;
 use crate::page::state::State;
 use crate::page::{PageId, table::BlockRow};
+use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
 pub use readahead::{Ahead, Strides};

@@ -12,12 +12,12 @@
 //! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a
 //! fault costs more than 64 zeroed frames.
 
-use crate::shared::Core;
 use crate::door::Pager;
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
+use crate::shared::Core;
 use crate::sync::{Lock, Ordering};
 use core::sync::atomic::AtomicU64;
 

@@ -133,7 +133,11 @@ impl Frames {
         let w = self.partial.last().or_else(|| self.full.last())?;
         let free = self.get(w, FREE);
         // Alternate ends of the window so that neighbours in time are never neighbours in place.
-        let bit = if free.count_ones().is_multiple_of(2) { 63 - free.leading_zeros() } else { free.trailing_zeros() };
+        let bit = if free.count_ones().is_multiple_of(2) {
+            63 - free.leading_zeros()
+        } else {
+            free.trailing_zeros()
+        };
         Some(self.hold(w, bit, 1))
     }
 

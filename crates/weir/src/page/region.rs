@@ -19,6 +19,17 @@ pub enum Kind {
     Foreign,
 }
 
+/// What a forked child gets of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtFork {
+    /// The same bytes.
+    Copy,
+    /// Zeros (`MADV_WIPEONFORK`).
+    Wipe,
+    /// No mapping (`MADV_DONTFORK`).
+    Drop,
+}
+
 /// A run of pages with one protection and purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
@@ -30,9 +41,24 @@ pub struct Region {
     pub prot: i32,
     /// Purpose.
     pub kind: Kind,
+    /// First page of the mapping or allocation that this was cut from.
+    pub base: u32,
+    /// What a forked child gets.
+    pub fork: AtFork,
 }
 
 impl Region {
+    /// A region as mapped at first.
+    pub fn new(start: u32, pages: u32, prot: i32, kind: Kind) -> Region {
+        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy }
+    }
+
+    fn continues(&self, before: &Region) -> bool {
+        before.end() == self.start
+            && (before.prot, before.kind, before.base, before.fork)
+                == (self.prot, self.kind, self.base, self.fork)
+    }
+
     /// First page after the region.
     pub fn end(&self) -> u32 {
         self.start + self.pages
@@ -78,7 +104,14 @@ impl RegionMap {
 
     /// Finds room for `pages` pages (best fit, lowest address) and maps a region there, aligned
     /// to `align_blocks` blocks and shifted by `skew` pages into its first block.
-    pub fn alloc(&mut self, pages: u32, align_blocks: u32, skew: u32, prot: i32, kind: Kind) -> Option<Region> {
+    pub fn alloc(
+        &mut self,
+        pages: u32,
+        align_blocks: u32,
+        skew: u32,
+        prot: i32,
+        kind: Kind,
+    ) -> Option<Region> {
         let blocks = (pages.checked_add(skew)?).div_ceil(BLOCK_PAGES).max(1);
         let align = align_blocks.max(1);
         let (len, start, at) = self
@@ -89,24 +122,25 @@ impl RegionMap {
         self.remove_free(start, len);
         self.add_free(start, at - start);
         self.add_free(at + blocks, start + len - at - blocks);
-        let region = Region { start: at * BLOCK_PAGES + skew, pages, prot, kind };
+        let region = Region::new(at * BLOCK_PAGES + skew, pages, prot, kind);
         self.insert(region);
         Some(region)
     }
 
-    /// Maps exactly `[start, start + pages)` if the blocks under it are free.
-    pub fn alloc_at(&mut self, start: u32, pages: u32, prot: i32, kind: Kind) -> Option<Region> {
-        let (first, last) = (start / BLOCK_PAGES, (start + pages).div_ceil(BLOCK_PAGES));
-        let (&fs, &fl) = self.free.range(..=first).next_back()?;
-        if fs + fl < last {
-            return None;
+    /// Maps exactly `[start, start + pages)`, where no region is left; takes the blocks under it
+    /// that are free and shares those that other regions own.
+    pub fn place(&mut self, region: Region) {
+        let (first, last) = (region.start / BLOCK_PAGES, region.end().div_ceil(BLOCK_PAGES));
+        let overlapping: Vec<(u32, u32)> = {
+            let from = self.free.range(..=first).next_back().map_or(first, |(s, _)| *s);
+            self.free.range(from..last).map(|(s, l)| (*s, *l)).filter(|(s, l)| s + l > first).collect()
+        };
+        for (s, l) in overlapping {
+            self.remove_free(s, l);
+            self.add_free(s, first.saturating_sub(s));
+            self.add_free(last, (s + l).saturating_sub(last));
         }
-        self.remove_free(fs, fl);
-        self.add_free(fs, first - fs);
-        self.add_free(last, fs + fl - last);
-        let region = Region { start, pages, prot, kind };
         self.insert(region);
-        Some(region)
     }
 
     /// Puts a region into the map over blocks that are owned already (a hole in a region).
@@ -171,6 +205,41 @@ impl RegionMap {
             }
         }
         self.regions.range(start..end).map(|(_, r)| *r).collect()
+    }
+
+    /// The parts of regions in `[start, end)`, and whether they cover it without a gap.
+    pub fn parts(&self, start: u32, end: u32) -> (Vec<Region>, bool) {
+        let first = self.find(start).map_or(start, |r| r.start);
+        let (mut parts, mut at) = (Vec::new(), start);
+        for r in self.regions.range(first..end).map(|(_, r)| *r) {
+            let (s, e) = (r.start.max(start), r.end().min(end));
+            if s != at && at != u32::MAX {
+                at = u32::MAX; // a gap
+            } else if at != u32::MAX {
+                at = e;
+            }
+            parts.push(Region { start: s, pages: e - s, ..r });
+        }
+        (parts, at == end)
+    }
+
+    /// Joins neighbours that no longer differ, around and inside `[start, end)`.
+    pub fn join(&mut self, start: u32, end: u32) {
+        let first = self.regions.range(..start).next_back().map_or(start, |(s, _)| *s);
+        let list: Vec<Region> = self.regions.range(first..=end).map(|(_, r)| *r).collect();
+        let mut joined: Option<Region> = None;
+        for r in list {
+            match joined {
+                Some(j) if r.continues(&j) => {
+                    self.remove(j.start);
+                    self.remove(r.start);
+                    let both = Region { pages: j.pages + r.pages, ..j };
+                    self.insert(both);
+                    joined = Some(both);
+                }
+                _ => joined = Some(r),
+            }
+        }
     }
 
     /// Gives the blocks touched by `[start, end)` back where no region is left on them. The
@@ -286,6 +355,15 @@ mod tests {
                             }
                         }
                     }
+                    2 if rng(&mut s).is_multiple_of(2) => {
+                        let start = (rng(&mut s) % u64::from(PAGES - 400)) as u32;
+                        let pages = (rng(&mut s) % 400 + 1) as u32;
+                        for r in map.carve(start, start + pages) {
+                            map.remove(r.start);
+                        }
+                        map.place(Region::new(start, pages, 9, Kind::Map));
+                        model[start as usize..(start + pages) as usize].fill(Some(9));
+                    }
                     2 | 3 => {
                         let start = (rng(&mut s) % u64::from(PAGES - 400)) as u32;
                         let end = start + (rng(&mut s) % 400 + 1) as u32;
@@ -297,11 +375,17 @@ mod tests {
                     }
                     _ => {
                         let start = (rng(&mut s) % u64::from(PAGES - 100)) as u32;
+                        let (parts, whole) = map.parts(start, start + 100);
+                        let naive = &model[start as usize..start as usize + 100];
+                        assert_eq!(whole, naive.iter().all(Option::is_some));
+                        let held: u32 = parts.iter().map(|r| r.pages).sum();
+                        assert_eq!(held as usize, naive.iter().flatten().count());
                         for r in map.carve(start, start + 100) {
                             map.remove(r.start);
                             map.insert(Region { prot: 7, ..r });
                             model[r.start as usize..r.end() as usize].fill(Some(7));
                         }
+                        map.join(start, start + 100);
                     }
                 }
                 map.validate().unwrap_or_else(|e| panic!("seed {seed} step {step}: {e}"));

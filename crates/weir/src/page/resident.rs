@@ -97,7 +97,9 @@ impl ResidentSet {
     fn refaulted_soon(&self, evicted_at: u64) -> bool {
         evicted_at != 0
             && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at)
-                < u64::from(self.main.len.load(Ordering::Relaxed) + self.probation.len.load(Ordering::Relaxed)) / 2
+                < u64::from(
+                    self.main.len.load(Ordering::Relaxed) + self.probation.len.load(Ordering::Relaxed),
+                ) / 2
     }
 
     /// Takes the next victim out of the queues. It comes back by `arrived`.

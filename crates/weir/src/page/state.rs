@@ -114,10 +114,7 @@ impl PageWord<'_> {
     }
 
     fn go(self, from: Word, to: Word) -> Transition {
-        self.0
-            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
-            .map(|_| to)
-            .map_err(Word)
+        self.0.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).map(|_| to).map_err(Word)
     }
 
     fn only(self, from: Word, allowed: &[State], to: Word) -> Transition {

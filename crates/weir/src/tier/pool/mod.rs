@@ -131,8 +131,7 @@ impl Pool {
         bytes: &[u8],
     ) -> Result<Handle, NoRoom> {
         let handle = self.reserve(pager, frames, bytes.len())?;
-        let header =
-            u64::from(page.0) | (bytes.len() as u64) << 32 | (codec as u64) << 45 | MAGIC << 48;
+        let header = u64::from(page.0) | (bytes.len() as u64) << 32 | (codec as u64) << 45 | MAGIC << 48;
         with_bytes(pager, offset(handle), HEADER_BYTES + bytes.len(), |b| {
             b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
             b[HEADER_BYTES..].copy_from_slice(bytes);
@@ -203,7 +202,13 @@ impl Pool {
     }
 
     /// Expands a record into `dst`. `Err` when the record is not this page's or damaged.
-    pub fn expand<P: Pager>(&self, pager: &P, handle: Handle, page: PageId, dst: &mut PageBytes) -> Result<(), ()> {
+    pub fn expand<P: Pager>(
+        &self,
+        pager: &P,
+        handle: Handle,
+        page: PageId,
+        dst: &mut PageBytes,
+    ) -> Result<(), ()> {
         let (len, codec) = self.header(pager, handle, page)?;
         let ok = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
             Codec::Lz4 => codec::lz4_expand(src, dst),
@@ -220,7 +225,11 @@ impl Pool {
             2 => Codec::ShuffleLz4,
             _ => return Err(()),
         };
-        if h >> 48 != MAGIC || h as u32 != page.0 || len > RECORD_BYTES_MAX { Err(()) } else { Ok((len, codec)) }
+        if h >> 48 != MAGIC || h as u32 != page.0 || len > RECORD_BYTES_MAX {
+            Err(())
+        } else {
+            Ok((len, codec))
+        }
     }
 
     /// A record's page changed its number (`mremap`). Under the locks of both blocks.
@@ -449,7 +458,8 @@ impl Pool {
     }
 
     fn set_meta(&self, id: SpanId, class: u32, count: u32) {
-        self.spans.row(id.0 as usize)[META].store(u64::from(class) | u64::from(count) << 32, Ordering::Relaxed);
+        self.spans.row(id.0 as usize)[META]
+            .store(u64::from(class) | u64::from(count) << 32, Ordering::Relaxed);
     }
 
     fn leaving(&self, id: SpanId) -> u64 {
@@ -466,7 +476,8 @@ impl Pool {
     }
 
     fn set_links(&self, id: SpanId, next: u32, prev: u32) {
-        self.spans.row(id.0 as usize)[LINKS].store(u64::from(next) | u64::from(prev) << 32, Ordering::Relaxed);
+        self.spans.row(id.0 as usize)[LINKS]
+            .store(u64::from(next) | u64::from(prev) << 32, Ordering::Relaxed);
     }
 
     fn link(&self, id: SpanId, head: &AtomicU32) {
@@ -507,8 +518,10 @@ impl Pool {
             let mut used_spans = 0;
             for id in spans_of(WindowId(w as u32)) {
                 let (class, count) = self.meta(id);
-                let bits: u32 =
-                    self.spans.row(id.0 as usize)[..8].iter().map(|b| b.load(Ordering::Relaxed).count_ones()).sum();
+                let bits: u32 = self.spans.row(id.0 as usize)[..8]
+                    .iter()
+                    .map(|b| b.load(Ordering::Relaxed).count_ones())
+                    .sum();
                 let want = if class == NO_CLASS { 0 } else { count };
                 if bits != want {
                     return Err("a span's bitmap and count differ");

@@ -48,7 +48,8 @@ fn records_come_back_as_stored_and_memory_is_given_back() {
                 pool.free(&pager, &frames, &stats, h);
             } else {
                 let bytes = compressible(s, (s >> 40) as usize % 2600);
-                let h = pool.store(&pager, &frames, &stats, PageId(page), Codec::Lz4, &compress(&bytes)).unwrap();
+                let h =
+                    pool.store(&pager, &frames, &stats, PageId(page), Codec::Lz4, &compress(&bytes)).unwrap();
                 model.insert(page, (h, bytes));
             }
             if step % 50 == 0 {
@@ -111,9 +112,8 @@ fn evacuation_empties_sparse_spans_and_windows_return() {
 #[test]
 fn a_record_of_another_page_or_a_damaged_one_is_refused() {
     let (pool, frames, pager, stats) = setup(4);
-    let h = pool
-        .store(&pager, &frames, &stats, PageId(3), Codec::Lz4, &compress(&compressible(1, 100)))
-        .unwrap();
+    let h =
+        pool.store(&pager, &frames, &stats, PageId(3), Codec::Lz4, &compress(&compressible(1, 100))).unwrap();
     let mut out = [0; PAGE_BYTES];
     assert_eq!(pool.expand(&pager, h, PageId(4), &mut out), Err(()));
     with_bytes(&pager, offset(h) + 6, 2, |b| b.fill(0xff));
