@@ -5,6 +5,7 @@
 //! feet, and lending frames. What the kernel can do is decided once, in [`probe`].
 
 pub mod codec;
+pub mod host;
 pub mod mem;
 pub mod pager;
 pub mod probe;

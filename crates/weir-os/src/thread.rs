@@ -112,6 +112,40 @@ pub fn set_name(name: &core::ffi::CStr) {
         unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
+#[repr(C)]
+#[derive(Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+const _: () = assert!(size_of::<SchedAttr>() == 48);
+
+fn sched_setattr(attr: &mut SchedAttr) -> Result<(), Errno> {
+    attr.size = size_of::<SchedAttr>() as u32;
+    // SAFETY: the kernel reads the live struct of the size it names.
+    unsafe {
+        syscall(libc::SYS_sched_setattr, [0, core::ptr::from_ref(attr) as usize, 0, 0, 0, 0]).map(|_| ())
+    }
+}
+
+/// Asks the scheduler for short slices (kernel 6.12; ignored before): a thread that serves others
+/// in bursts of microseconds is run soon after it is woken.
+pub fn prefer_latency() {
+    let _ = sched_setattr(&mut SchedAttr { runtime: 100_000, ..SchedAttr::default() });
+}
+
+/// Never interrupts another thread when woken: for work that only has to be done in time on
+/// average. (A nice value would starve it while the program runs, and faults would do its work.)
+pub fn prefer_others() {
+    let _ = sched_setattr(&mut SchedAttr { policy: libc::SCHED_BATCH as u32, ..SchedAttr::default() });
+}
+
 /// Kernel id of the calling thread.
 pub fn gettid() -> u32 {
     // SAFETY: no arguments.

@@ -175,6 +175,7 @@ pub fn restart_threads() {
 
 extern "C" fn serve(_: *mut c_void) -> *mut c_void {
     thread::set_name(c"weir-fault");
+    thread::prefer_latency();
     let mut bench = Weir::bench();
     match engine() {
         Some(e) => e.serve_faults(&mut bench),
@@ -184,6 +185,7 @@ extern "C" fn serve(_: *mut c_void) -> *mut c_void {
 
 extern "C" fn reclaim(_: *mut c_void) -> *mut c_void {
     thread::set_name(c"weir-reclaim");
+    thread::prefer_others();
     let mut bench = Weir::bench();
     match engine() {
         Some(e) => e.reclaim_for_ever(&mut bench),

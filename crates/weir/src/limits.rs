@@ -19,6 +19,9 @@ pub const ARENA_PER_BUDGET: u64 = 3;
 /// windows and spans. The rest of the metadata is charged as it is touched.
 pub const FIXED_OVERHEAD_BYTES: u64 = 1 << 20;
 
+/// Room for metadata of blocks about to be touched: frames shrink before it is used up, not after.
+pub const METADATA_AHEAD_BYTES: u64 = 192 << 10;
+
 /// Below this many free frames the background reclaimer starts (share of all frames).
 pub const FREE_LOW_SHARE: u32 = 32;
 /// It stops at this many times the low mark.

@@ -6,7 +6,8 @@ use crate::door::Pager;
 use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
-    ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE, STAGED_SHARE,
+    ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
+    METADATA_AHEAD_BYTES, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::resident::ResidentSet;
@@ -114,7 +115,7 @@ impl<P: Pager> Core<P> {
     }
 
     fn apply_limits(&self) {
-        let spent = FIXED_OVERHEAD_BYTES + self.metadata_bytes.load(Ordering::Relaxed);
+        let spent = FIXED_OVERHEAD_BYTES + METADATA_AHEAD_BYTES + self.metadata_bytes.load(Ordering::Relaxed);
         let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
         self.frames.set_limit(frames);
         self.pool.set_limit(frames / BLOCK_PAGES * self.pool_max_percent / 100);
@@ -126,6 +127,9 @@ impl<P: Pager> Core<P> {
         if row.charge_once() {
             self.metadata_bytes.fetch_add(BLOCK_METADATA_BYTES, Ordering::Relaxed);
             self.apply_limits();
+            if self.frames.existing() > self.frames.limit() {
+                self.frames.shed_excess(&self.pager);
+            }
         }
     }
 
@@ -158,7 +162,8 @@ impl<P: Pager> Core<P> {
 
     /// Wakes the background reclaimer if it has work.
     pub fn kick_if_low(&self) {
-        if self.frames.free() < self.low_mark() && self.kick.swap(1, Ordering::AcqRel) == 0 {
+        let excess = self.frames.existing() > self.frames.limit();
+        if (excess || self.frames.free() < self.low_mark()) && self.kick.swap(1, Ordering::AcqRel) == 0 {
             weir_os::thread::futex_wake(&self.kick, 1);
         }
     }
@@ -262,6 +267,16 @@ impl StagedQueue {
         let at =
             (self.head.load(Ordering::Relaxed) + self.len.load(Ordering::Relaxed)) as usize % self.ring.len();
         self.ring.row(at).store(block.0, Ordering::Relaxed);
+        self.len.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts a block back that has staged pages left: it goes on next.
+    pub fn push_front(&self, block: BlockId) {
+        let _guard = self.lock.lock();
+        let len = self.ring.len() as u32;
+        let head = (self.head.load(Ordering::Relaxed) + len - 1) % len;
+        self.ring.row(head as usize).store(block.0, Ordering::Relaxed);
+        self.head.store(head, Ordering::Relaxed);
         self.len.fetch_add(1, Ordering::Relaxed);
     }
 

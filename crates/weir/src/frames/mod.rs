@@ -24,7 +24,7 @@ use weir_os::sys::Errno;
 #[derive(Debug)]
 pub struct Frames {
     lock: Lock,
-    /// Per window: free mask, held mask, known-zero mask, orphan mask.
+    /// Per window: free mask, held mask, known-zero mask, taken flag.
     rows: Table<[AtomicU64; 4]>,
     full: BitSet,
     partial: BitSet,
@@ -50,8 +50,8 @@ pub struct Run {
 const FREE: usize = 0;
 const HELD: usize = 1;
 const ZEROED: usize = 2;
-/// Of a window with staged pages: frames whose page was dropped meanwhile.
-const ORPHANS: usize = 3;
+/// 1: the window holds staged pages or pool records besides what is free.
+const TAKEN: usize = 3;
 
 impl Frames {
     /// An arena of `windows` windows, all empty, in which at most `limit` frames may exist.
@@ -109,7 +109,7 @@ impl Frames {
         let (free, held) = (self.get(w, FREE), self.get(w, HELD));
         self.full.put(w, free == u64::MAX);
         self.partial.put(w, free != 0 && free != u64::MAX);
-        self.empty.put(w, free == 0 && held == 0);
+        self.empty.put(w, free == 0 && held == 0 && self.get(w, TAKEN) == 0);
     }
 
     /// Takes up to `n` (1..=64) consecutive free frames, as many as one window gives; ascending.
@@ -186,29 +186,33 @@ impl Frames {
         let _guard = self.lock.lock();
         let w = self.empty.first()?;
         self.empty.put(w, false);
+        self.put(w, TAKEN, 1);
         Some(WindowId(w))
     }
 
-    /// Gives a taken window back; the slots in `free` hold free frames, the others are empty.
+    /// Gives a taken window back; the slots in `free` hold free frames, the others are empty or
+    /// were released before.
     pub fn put_window(&self, window: WindowId, free: u64, zeroed: u64) {
         let _guard = self.lock.lock();
-        debug_assert_eq!(self.get(window.0, FREE) | self.get(window.0, HELD), 0);
-        self.put(window.0, FREE, free);
-        self.put(window.0, ZEROED, zeroed & free);
-        self.refile(window.0);
+        self.put(window.0, TAKEN, 0);
+        self.add_free(window, free, zeroed);
+    }
+
+    /// Frees frames of a window that stays taken: its other staged pages are not stored yet.
+    pub fn release(&self, window: WindowId, free: u64) {
+        if free != 0 {
+            let _guard = self.lock.lock();
+            self.add_free(window, free, 0);
+        }
+    }
+
+    fn add_free(&self, window: WindowId, free: u64, zeroed: u64) {
+        let w = window.0;
+        debug_assert_eq!((self.get(w, FREE) | self.get(w, HELD)) & free, 0);
+        self.put(w, FREE, self.get(w, FREE) | free);
+        self.put(w, ZEROED, self.get(w, ZEROED) | zeroed & free);
+        self.refile(w);
         self.free.fetch_add(free.count_ones(), Ordering::Relaxed);
-    }
-
-    /// Notes frames of a taken window whose staged pages were dropped. Under the block's lock.
-    pub fn add_orphans(&self, window: WindowId, mask: u64) {
-        self.put(window.0, ORPHANS, self.get(window.0, ORPHANS) | mask);
-    }
-
-    /// Takes the note back, to free those frames with the rest. Under the block's lock.
-    pub fn take_orphans(&self, window: WindowId) -> u64 {
-        let mask = self.get(window.0, ORPHANS);
-        self.put(window.0, ORPHANS, 0);
-        mask
     }
 
     /// Frames went back to the kernel from under the program (dropped where they were).
@@ -223,6 +227,7 @@ impl Frames {
             if let Some(w) = self.full.first() {
                 self.put(w, FREE, 0);
                 self.put(w, ZEROED, 0);
+                self.put(w, TAKEN, 1);
                 self.full.put(w, false);
                 self.free.fetch_sub(BLOCK_PAGES, Ordering::Relaxed);
                 return Some(WindowId(w));
@@ -264,6 +269,7 @@ impl Frames {
             }
             let Some(w) = self.empty.first() else { return Ok(0) };
             self.empty.put(w, false);
+            self.put(w, TAKEN, 1);
             self.existing.fetch_add(n, Ordering::Relaxed);
             (WindowId(w), n)
         };
@@ -320,8 +326,8 @@ impl Frames {
             if (f == u64::MAX) != self.full.has(w) || (f != 0 && f != u64::MAX) != self.partial.has(w) {
                 return Err("window filed wrongly");
             }
-            if self.empty.has(w) && (f | h) != 0 {
-                return Err("an empty window has frames");
+            if self.empty.has(w) != (f | h | self.get(w, TAKEN) == 0) {
+                return Err("a window is empty or taken wrongly");
             }
             free += f.count_ones();
         }

@@ -55,7 +55,7 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
     if staged != 0
         && let Some(window) = row.window()
     {
-        core.frames.add_orphans(window, staged);
+        core.frames.release(window, staged);
         core.staged.sub_pages(staged.count_ones());
     }
     if depth == Depth::All && resident != 0 {

@@ -73,7 +73,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
             batch.idle = starved;
             break;
         };
-        let stored = store_window(core, bench, block);
+        let stored = store_window(core, bench, block, want - batch.freed);
         batch.freed += stored.freed;
         batch.kept += stored.given_back;
     }

@@ -34,50 +34,47 @@ enum Fate {
     GivenBack,
 }
 
-/// Stores the staged pages of a block taken from the staged queue, then frees the window's frames
-/// in ascending order. Faults on the block get in between every few pages.
-pub fn store_window<P: Pager>(core: &Core<P>, bench: &mut Bench, block: BlockId) -> Stored {
+/// Stores staged pages of a block taken from the staged queue, frees their frames in ascending
+/// order, and stops after about `most` of them: the block then goes back to the head of the queue.
+/// Faults on the block get in between every few pages.
+pub fn store_window<P: Pager>(core: &Core<P>, bench: &mut Bench, block: BlockId, most: u32) -> Stored {
     let row = core.table.block(block);
     let mut stored = Stored::default();
-    let mut free = 0u64;
     let mut at = 0;
-    let mut given_up = false;
-    let window = loop {
+    while stored.freed < most {
         let guard = row.lock();
         let Some(window) = row.window() else { return stored };
+        // The first few pages all stuck: the rest will be like them.
+        let given_up = stored.given_back >= STUCK_SAMPLE && stored.freed == 0;
+        let mut free = 0;
         let (next, back) = if given_up {
             (64, staged_from(core, block, at))
         } else {
             store_some(core, bench, block, window, at, &mut free)
         };
+        core.frames.release(window, free);
+        stored.freed += free.count_ones();
+        stats::add(&core.progress, u64::from(free.count_ones()));
         if back != 0 {
             stored.given_back += give_back(core, block, window, back);
         }
-        // The first few pages all stuck: the rest will be like them.
-        given_up = stored.given_back >= STUCK_SAMPLE && free == 0;
         at = next;
-        if at >= 64 {
-            // Frames of pages that the program dropped meanwhile are free as well.
-            free |= core.frames.take_orphans(window);
-            if staged_from(core, block, 0) != 0 {
-                // Neither stored nor mapped again (its mapping is changing): another turn.
-                core.frames.add_orphans(window, free);
-                core.staged.push(block);
-                return stored;
-            }
+        if at >= 64 && staged_from(core, block, 0) == 0 {
             row.set_window(None);
-            row.set_rest(stored.given_back > free.count_ones());
-            break window;
+            row.set_rest(stored.given_back > stored.freed);
+            core.frames.put_window(window, 0, 0);
+            return stored;
         }
         let contended = guard.contended();
         drop(guard);
         if contended {
             weir_os::thread::yield_now();
         }
-    };
-    stored.freed = free.count_ones();
-    stats::add(&core.progress, u64::from(stored.freed));
-    core.frames.put_window(window, free, 0);
+        if at >= 64 {
+            break; // neither stored nor mapped again (its mapping is changing): another turn
+        }
+    }
+    core.staged.push_front(block);
     stored
 }
 

@@ -1,0 +1,60 @@
+//! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and under Weir.
+
+mod numpy;
+mod pool;
+pub mod rival;
+pub mod sides;
+pub mod table;
+pub mod workload;
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::cli::{BenchArgs, Scenario};
+use crate::interrupt;
+
+/// Runs a scenario and prints its table or its JSON.
+pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    interrupt::catch_signals()?;
+    match &args.scenario {
+        Scenario::Pool(args) => pool::pool(args),
+        Scenario::Numpy(args) => numpy::numpy(args),
+    }
+}
+
+/// How often the kernel's side may be repeated after the kernel has killed it.
+const RIVAL_ATTEMPTS: u64 = 10;
+
+/// What to say when the kernel killed its own side's program.
+fn oom_note(runs: &[Value]) -> Option<String> {
+    let kills: u64 = runs.iter().filter_map(|run| run["rival"]["oom_kills"].as_u64()).sum();
+    (kills > 0).then(|| {
+        format!("under its own swap the kernel killed the program {kills} time(s) for want of memory; those runs were repeated")
+    })
+}
+
+/// The middle value; the mean of the two middle ones for an even number. `None` for no values.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_the_middle_of_the_sorted_values() {
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median([7.0]), Some(7.0));
+        assert_eq!(median([]), None);
+    }
+}

@@ -1,0 +1,426 @@
+//! `weir __workload`: a plain program that knows nothing of Weir. It maps memory, fills it, reads and writes it in the
+//! orders that matter, checks every value it sees, and prints one JSON line.
+
+use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+use weir::config::parse_size;
+use weir_os::host::AnonymousWords;
+
+use crate::cli::WorkloadArgs;
+use crate::{demo, term};
+
+const PAGE_BYTES: usize = 4096;
+const PAGE_WORDS: usize = PAGE_BYTES / 8;
+const LINE_WORDS: usize = 8;
+/// 40 % of a page is random bytes, the rest repeats every cache line.
+const RANDOM_WORDS: usize = PAGE_WORDS * 2 / 5;
+/// Ready-made page contents; few enough to stay in the cache, so that filling measures memory and not the generator.
+const TEMPLATES: usize = 64;
+/// Word of a page that names the page.
+const STAMP_WORD: usize = 0;
+/// Word of a page that random writes change.
+const WRITTEN_WORD: usize = 1;
+/// Skew of the zipf phase.
+const ZIPF_THETA: f64 = 0.99;
+/// Threads of a phase.
+const THREADS_MAX: usize = 64;
+/// Longest random-access phase.
+const SECONDS_MAX: f64 = 600.0;
+/// Two significant digits keep the histogram small: it must not become data that the measured system swaps.
+const HISTOGRAM_DIGITS: u8 = 2;
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// A good mix of a number's bits (the finaliser of SplitMix64, Steele, Lea and Flood 2014).
+pub fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    n ^ (n >> 31)
+}
+
+/// A stream of mixed numbers.
+pub struct Random(u64);
+
+impl Random {
+    /// A stream that depends on the seed only.
+    pub fn new(seed: u64) -> Random {
+        Random(mix(seed))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0)
+    }
+
+    /// Evenly spread below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Runs the phases in the order given and prints their results.
+pub fn main(args: &WorkloadArgs) -> anyhow::Result<ExitCode> {
+    let bytes = parse_size(&args.bytes, 0).with_context(|| format!("--bytes {}", args.bytes))?;
+    ensure!(
+        args.seconds > 0.0 && args.seconds <= SECONDS_MAX,
+        "--seconds must be above 0 and at most {SECONDS_MAX}"
+    );
+    let bytes = usize::try_from(bytes)?;
+    let result = if args.phases == ["demo"] {
+        demo::workload(bytes)?
+    } else {
+        run_phases(&args.phases, bytes, Duration::from_secs_f64(args.seconds), args.passes)?
+    };
+    term::print(&format!("{result}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_phases(phases: &[String], bytes: usize, length: Duration, passes: u32) -> anyhow::Result<Value> {
+    let pages = bytes / PAGE_BYTES;
+    ensure!(pages > 0, "--bytes must be at least {PAGE_BYTES}");
+    let mut data = Data::new(pages)?;
+    let mut results = Map::new();
+    results.insert("fill".to_owned(), data.fill());
+    for phase in phases {
+        let (kind, threads) = phase.split_once('@').unwrap_or((phase, "1"));
+        let threads: usize = threads.parse().with_context(|| format!("threads of {phase}"))?;
+        ensure!((1..=THREADS_MAX).contains(&threads), "{phase}: 1 to {THREADS_MAX} threads");
+        let result = match kind {
+            "fill" => continue, // always first, done above
+            "seqread" => data.sequential_read(passes)?,
+            "randread" => data.random_read(threads, length, &Pattern::Uniform)?,
+            "zipf" => data.random_read(threads, length, &Pattern::Zipf(Zipf::new(pages as u64)))?,
+            "randwrite" => data.random_write(length)?,
+            _ => bail!("unknown phase '{phase}'"),
+        };
+        results.insert(phase.clone(), result);
+    }
+    let checking = Instant::now();
+    data.check_all()?;
+    let check_s = checking.elapsed().as_secs_f64();
+    Ok(json!({
+        "bytes": pages * PAGE_BYTES, "pages": pages, "verified": true, "check_s": check_s, "phases": results,
+    }))
+}
+
+/// The memory under test and what must be in it.
+struct Data {
+    memory: AnonymousWords,
+    templates: Vec<[u64; PAGE_WORDS]>,
+    /// How often each page's `WRITTEN_WORD` was overwritten.
+    writes: Vec<u32>,
+    pages: usize,
+}
+
+fn stamp(page: usize) -> u64 {
+    mix(page as u64)
+}
+
+fn written(page: usize, times: u32) -> u64 {
+    mix(stamp(page) ^ u64::from(times))
+}
+
+fn template_of(page: usize) -> usize {
+    (stamp(page) >> 32) as usize % TEMPLATES
+}
+
+fn templates() -> Vec<[u64; PAGE_WORDS]> {
+    let mut random = Random::new(40);
+    let mut all = vec![[0; PAGE_WORDS]; TEMPLATES];
+    for template in &mut all {
+        let line: [u64; LINE_WORDS] = std::array::from_fn(|_| random.next());
+        for (i, word) in template.iter_mut().enumerate() {
+            *word = if i < RANDOM_WORDS { random.next() } else { line[i % LINE_WORDS] };
+        }
+    }
+    all
+}
+
+/// Sum of a page's first word per cache line, without the stamp.
+fn line_sum(template: &[u64; PAGE_WORDS]) -> u64 {
+    (LINE_WORDS..PAGE_WORDS).step_by(LINE_WORDS).fold(0, |sum, i| sum.wrapping_add(template[i]))
+}
+
+impl Data {
+    fn new(pages: usize) -> anyhow::Result<Data> {
+        let memory = AnonymousWords::new(pages * PAGE_BYTES)
+            .with_context(|| format!("cannot map {} bytes", pages * PAGE_BYTES))?;
+        Ok(Data { memory, templates: templates(), writes: vec![0; pages], pages })
+    }
+
+    fn fill(&mut self) -> Value {
+        let started = Instant::now();
+        let (pages, _) = self.memory.words_mut().as_chunks_mut::<PAGE_WORDS>();
+        for (page, words) in pages.iter_mut().enumerate() {
+            words.copy_from_slice(&self.templates[template_of(page)]);
+            words[STAMP_WORD] = stamp(page);
+            words[WRITTEN_WORD] = written(page, 0);
+        }
+        self.throughput(started.elapsed(), 1)
+    }
+
+    fn throughput(&self, elapsed: Duration, passes: u32) -> Value {
+        let bytes = (self.pages * PAGE_BYTES) as f64 * f64::from(passes);
+        json!({ "mb_per_s": bytes / 1e6 / elapsed.as_secs_f64(), "seconds": elapsed.as_secs_f64() })
+    }
+
+    fn sequential_read(&self, passes: u32) -> anyhow::Result<Value> {
+        let sums: Vec<u64> = self.templates.iter().map(line_sum).collect();
+        let expected = (0..self.pages)
+            .fold(0_u64, |sum, page| sum.wrapping_add(stamp(page)).wrapping_add(sums[template_of(page)]));
+        let started = Instant::now();
+        for _ in 0..passes {
+            let words = self.memory.words().iter().step_by(LINE_WORDS);
+            let sum = words.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Relaxed)));
+            ensure!(
+                sum == expected,
+                "sequential read: sum {sum:#x} instead of {expected:#x}: data is damaged"
+            );
+        }
+        Ok(self.throughput(started.elapsed(), passes))
+    }
+
+    fn random_read(&self, threads: usize, length: Duration, pattern: &Pattern) -> anyhow::Result<Value> {
+        let words = self.memory.words();
+        let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
+            let spawn = |thread: usize| {
+                scope.spawn(move || {
+                    let mut random = Random::new(1000 + thread as u64);
+                    timed(length, || {
+                        let page = pattern.page(&mut random, self.pages);
+                        check_stamp(words, page)
+                    })
+                })
+            };
+            let handles: Vec<_> = (0..threads).map(spawn).collect();
+            let gone = |_| Err(anyhow::anyhow!("a reader thread failed"));
+            handles.into_iter().map(|handle| handle.join().unwrap_or_else(gone)).collect()
+        });
+        summary(measured)
+    }
+
+    fn random_write(&mut self, length: Duration) -> anyhow::Result<Value> {
+        let mut random = Random::new(2000);
+        let (words, writes, pages) = (self.memory.words(), &mut self.writes, self.pages as u64);
+        let measured = timed(length, || {
+            let page = random.below(pages) as usize;
+            writes[page] += 1;
+            words[page * PAGE_WORDS + WRITTEN_WORD].store(written(page, writes[page]), Relaxed);
+            Ok(())
+        });
+        summary(vec![measured])
+    }
+
+    /// Compares every word with what was written last.
+    fn check_all(&self) -> anyhow::Result<()> {
+        for page in 0..self.pages {
+            check_stamp(self.memory.words(), page)?;
+            let words = &self.memory.words()[page * PAGE_WORDS..][..PAGE_WORDS];
+            ensure!(
+                words[WRITTEN_WORD].load(Relaxed) == written(page, self.writes[page]),
+                "page {page}: write {} was lost",
+                self.writes[page]
+            );
+            let template = &self.templates[template_of(page)][WRITTEN_WORD + 1..];
+            let same =
+                words[WRITTEN_WORD + 1..].iter().zip(template).all(|(word, t)| word.load(Relaxed) == *t);
+            ensure!(same, "page {page}: damaged");
+        }
+        Ok(())
+    }
+}
+
+fn check_stamp(words: &[AtomicU64], page: usize) -> anyhow::Result<()> {
+    let found = words[page * PAGE_WORDS + STAMP_WORD].load(Relaxed);
+    ensure!(found == stamp(page), "page {page}: found {found:#x} instead of {:#x}", stamp(page));
+    Ok(())
+}
+
+struct Measured {
+    latency_ns: Histogram<u64>,
+    elapsed: Duration,
+}
+
+/// Repeats `access` for `length` after a quarter of that (half a second at most) for settling, one clock reading per
+/// access: what an access takes includes choosing its page.
+fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
+    let mut latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
+    let warm = Instant::now() + (length / 4).min(Duration::from_millis(500));
+    while Instant::now() < warm {
+        access()?;
+    }
+    let started = Instant::now();
+    let mut previous = started;
+    while previous - started < length {
+        access()?;
+        let now = Instant::now();
+        latency_ns.saturating_record((now - previous).as_nanos() as u64);
+        previous = now;
+    }
+    Ok(Measured { latency_ns, elapsed: previous - started })
+}
+
+fn summary(measured: Vec<anyhow::Result<Measured>>) -> anyhow::Result<Value> {
+    let mut all = Histogram::<u64>::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
+    let mut ops_per_s = 0.0;
+    for one in measured {
+        let one = one?;
+        ops_per_s += one.latency_ns.len() as f64 / one.elapsed.as_secs_f64();
+        all.add(&one.latency_ns)?;
+    }
+    Ok(json!({
+        "ops": all.len(),
+        "ops_per_s": ops_per_s,
+        "p50_ns": all.value_at_quantile(0.5),
+        "p99_ns": all.value_at_quantile(0.99),
+        "p999_ns": all.value_at_quantile(0.999),
+        "max_ns": all.max(),
+    }))
+}
+
+/// Order of random accesses.
+enum Pattern {
+    Uniform,
+    Zipf(Zipf),
+}
+
+impl Pattern {
+    fn page(&self, random: &mut Random, pages: usize) -> usize {
+        match self {
+            Pattern::Uniform => random.below(pages as u64) as usize,
+            Pattern::Zipf(zipf) => zipf.page(random),
+        }
+    }
+}
+
+/// Zipf-distributed pages: the generator of Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD
+/// 1994), with ranks scattered over the pages so that hot pages are no neighbours.
+struct Zipf {
+    pages: u64,
+    alpha: f64,
+    zeta: f64,
+    eta: f64,
+    scatter: u64,
+}
+
+impl Zipf {
+    fn new(pages: u64) -> Zipf {
+        let zeta_of = |n: u64| (1..=n).map(|i| (i as f64).powf(-ZIPF_THETA)).sum::<f64>();
+        let zeta = zeta_of(pages);
+        let eta = (1.0 - (2.0 / pages as f64).powf(1.0 - ZIPF_THETA)) / (1.0 - zeta_of(2.min(pages)) / zeta);
+        // Multiplying by a number that shares no factor with `pages` is a permutation.
+        let mut scatter = (pages as f64 * 0.618) as u64 | 1;
+        while gcd(scatter, pages) != 1 {
+            scatter += 2;
+        }
+        Zipf { pages, alpha: 1.0 / (1.0 - ZIPF_THETA), zeta, eta, scatter }
+    }
+
+    fn page(&self, random: &mut Random) -> usize {
+        let u = random.unit();
+        let uz = u * self.zeta;
+        let rank = if uz < 1.0 {
+            0
+        } else if uz < 1.0 + 0.5_f64.powf(ZIPF_THETA) {
+            1
+        } else {
+            (self.pages as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha)) as u64
+        };
+        let rank = rank.min(self.pages - 1);
+        ((u128::from(rank) * u128::from(self.scatter)) % u128::from(self.pages)) as usize
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phases(list: &[&str]) -> anyhow::Result<Value> {
+        let list: Vec<String> = list.iter().map(|p| (*p).to_owned()).collect();
+        run_phases(&list, 2 << 20, Duration::from_millis(20), 2)
+    }
+
+    #[test]
+    fn all_phases_run_and_verify() {
+        let list = ["fill", "seqread", "randread@1", "randread@2", "randwrite@1", "zipf@1", "zipf@2"];
+        let result = phases(&list).unwrap();
+        assert_eq!((result["verified"].as_bool(), result["pages"].as_u64()), (Some(true), Some(512)));
+        for phase in &list[..2] {
+            assert!(result["phases"][phase]["mb_per_s"].as_f64().unwrap() > 0.0, "{phase}");
+        }
+        for phase in &list[2..] {
+            let row = &result["phases"][phase];
+            assert!(row["ops"].as_u64().unwrap() > 0 && row["ops_per_s"].as_f64().unwrap() > 0.0, "{phase}");
+            let (p50, p99, p999) = (row["p50_ns"].as_u64(), row["p99_ns"].as_u64(), row["p999_ns"].as_u64());
+            assert!(p50 <= p99 && p99 <= p999, "{phase}");
+        }
+    }
+
+    #[test]
+    fn unknown_phases_and_bad_thread_counts_are_refused() {
+        for bad in ["sleep", "randread@0", "randread@65", "randread@x"] {
+            assert!(phases(&[bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_changed_word_is_found_wherever_it_is() {
+        for word in [STAMP_WORD, WRITTEN_WORD, 2, RANDOM_WORDS + 3, PAGE_WORDS - 1] {
+            let mut data = Data::new(8).unwrap();
+            data.fill();
+            data.check_all().unwrap();
+            data.memory.words_mut()[5 * PAGE_WORDS + word] ^= 1 << 40;
+            assert!(data.check_all().unwrap_err().to_string().contains("page 5"), "word {word}");
+        }
+    }
+
+    #[test]
+    fn the_sequential_sum_notices_a_damaged_line() {
+        let mut data = Data::new(8).unwrap();
+        data.fill();
+        data.sequential_read(1).unwrap();
+        data.memory.words_mut()[PAGE_WORDS * 3 + LINE_WORDS * 9] += 1;
+        assert!(data.sequential_read(1).is_err());
+    }
+
+    #[test]
+    fn two_fifths_of_a_page_are_random_and_the_rest_repeats() {
+        let template = templates()[0];
+        let repeated =
+            (RANDOM_WORDS + LINE_WORDS..PAGE_WORDS).all(|i| template[i] == template[i - LINE_WORDS]);
+        let distinct: std::collections::BTreeSet<u64> = template[..RANDOM_WORDS].iter().copied().collect();
+        assert!(repeated);
+        assert_eq!(distinct.len(), RANDOM_WORDS);
+    }
+
+    #[test]
+    fn zipf_is_skewed_and_reaches_only_existing_pages() {
+        let zipf = Zipf::new(1000);
+        let mut random = Random::new(7);
+        let mut counts = vec![0_u32; 1000];
+        for _ in 0..100_000 {
+            counts[zipf.page(&mut random)] += 1;
+        }
+        counts.sort_unstable();
+        let top: u32 = counts[990..].iter().sum();
+        // The ten hottest of 1000 pages get sum(1/i^0.99, 10) / sum(1/i^0.99, 1000) = 38.2 % of the accesses.
+        assert!((37_000..41_000).contains(&top), "{top}");
+    }
+}

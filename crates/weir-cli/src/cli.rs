@@ -1,0 +1,304 @@
+//! The command line. The flags of `run` are built from [`weir::config::OPTIONS`], so that parser, help, man page,
+//! completions and configuration file cannot disagree.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use weir::config::OPTIONS;
+
+/// Run programs within a hard RAM budget, in user space.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program within a RAM budget
+    Run(RunArgs),
+    /// Work on data larger than a budget, verify it, and compare with the kernel's own swap
+    Demo(DemoArgs),
+    /// Say what this kernel and these permissions allow, and what would fix the rest
+    Doctor(JsonArgs),
+    /// Measure Weir against the kernel's own swap
+    Bench(BenchArgs),
+    /// Show the settings in force
+    Config(ConfigArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+    /// A plain program to measure: fills memory and reads it back
+    #[command(name = "__workload", hide = true)]
+    Workload(WorkloadArgs),
+    /// Enter a control group, then become another program
+    #[command(name = "__in-cgroup", hide = true)]
+    InCgroup(InCgroupArgs),
+}
+
+/// `weir run`
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "weir run [OPTIONS] [--] PROGRAM [ARG]...",
+    after_help = "Exit status: the program's own; 127 if it is not found, 126 if it cannot be executed, 125 if \
+    Weir itself fails before the program starts.\n\
+    Flags beat WEIR_* variables, these beat $XDG_CONFIG_HOME/weir/config.toml, that beats /etc/weir/config.toml."
+)]
+pub struct RunArgs {
+    /// Settings given as flags.
+    #[command(flatten)]
+    pub flags: SettingFlags,
+    /// The program and its arguments; Weir's options come before it
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// Values given as flags, by option name.
+#[derive(Clone, Debug, Default)]
+pub struct SettingFlags(pub BTreeMap<&'static str, String>);
+
+impl Args for SettingFlags {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        for option in &OPTIONS {
+            let arg = Arg::new(option.name).long(option.name).hide(option.hidden);
+            let arg = if option.is_switch() {
+                arg.action(ArgAction::SetTrue).help(format!("{} [env: {}]", option.help, option.env))
+            } else {
+                let default = match option.default {
+                    "" => String::new(),
+                    text => format!(" [default: {text}]"),
+                };
+                // Values that begin with a dash reach the parser of sizes, which explains better what is wrong.
+                arg.action(ArgAction::Set)
+                    .value_name(option.value)
+                    .allow_hyphen_values(true)
+                    .help(format!("{}{default} [env: {}]", option.help, option.env))
+            };
+            command = command.arg(arg);
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = SettingFlags::default();
+        for option in &OPTIONS {
+            let value = if option.is_switch() {
+                matches.get_flag(option.name).then(|| "1".to_owned())
+            } else {
+                matches.get_one::<String>(option.name).cloned()
+            };
+            if let Some(value) = value {
+                flags.0.insert(option.name, value);
+            }
+        }
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(Self::from_arg_matches(matches)?.0);
+        Ok(())
+    }
+}
+
+/// Commands whose only option is the output format.
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// Exact values as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir config`
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// Say where each value comes from
+    #[arg(long)]
+    pub show_origin: bool,
+    /// Exact values as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Budget when the kernel's own swap cannot be measured beside it; else the RAM that the kernel used
+    #[arg(long, value_name = "SIZE", default_value = "128M")]
+    pub memory: String,
+    /// Leave out the kernel's own swap even as root
+    #[arg(long)]
+    pub no_rival: bool,
+}
+
+/// `weir bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub scenario: Scenario,
+}
+
+/// What `weir bench` measures.
+#[derive(Debug, Subcommand)]
+pub enum Scenario {
+    /// Compressed pool: fill, sequential and random access to twice the RAM limit
+    Pool(PoolArgs),
+    /// A numpy program: fill, sort and scan of an array, three times its size at the peak
+    Numpy(NumpyArgs),
+}
+
+/// Options that all scenarios share.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CommonBenchArgs {
+    /// Exact values of all runs as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How often each side runs; medians are shown [default: 3, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: Option<u32>,
+    /// Smaller data: a smoke test, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+    /// Measure the kernel's own swap and the plain program only
+    #[arg(long)]
+    pub rival_only: bool,
+    /// Measure Weir and the plain program only
+    #[arg(long, conflicts_with = "rival_only")]
+    pub no_rival: bool,
+}
+
+impl CommonBenchArgs {
+    /// How often each side runs.
+    pub fn runs(&self) -> u32 {
+        self.runs.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+}
+
+/// `weir bench pool`
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Options of all scenarios.
+    #[command(flatten)]
+    pub common: CommonBenchArgs,
+    /// RAM limit of the kernel's side; the data is twice this [default: 256M, with --quick 64M]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    /// Seconds per random-access row [default: 2, with --quick 0.5]
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+}
+
+/// `weir bench numpy`
+#[derive(Debug, Args)]
+pub struct NumpyArgs {
+    /// Options of all scenarios.
+    #[command(flatten)]
+    pub common: CommonBenchArgs,
+    /// RAM limit of the kernel's side [default: 300M, with --quick 75M]
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<String>,
+    /// Bytes of the array [default: 512M, with --quick 128M]
+    #[arg(long, value_name = "SIZE")]
+    pub array: Option<String>,
+    /// Python interpreter with numpy
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub python: PathBuf,
+}
+
+/// `weir __workload`
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
+    /// Phases: fill, seqread, randread, randwrite, zipf (each with @THREADS), or demo alone; comma-separated
+    #[arg(value_delimiter = ',')]
+    pub phases: Vec<String>,
+    /// Bytes of data
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    pub bytes: String,
+    /// Length of a random-access phase
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Passes of seqread
+    #[arg(long, default_value_t = 2)]
+    pub passes: u32,
+}
+
+/// `weir __in-cgroup`
+#[derive(Debug, Args)]
+pub struct InCgroupArgs {
+    /// `cgroup.procs` of the group
+    pub procs: PathBuf,
+    /// The program to become
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run_args(line: &[&str]) -> Result<RunArgs, clap::Error> {
+        let full = ["weir", "run"].iter().chain(line);
+        Cli::try_parse_from(full).map(|cli| match cli.command {
+            Command::Run(args) => args,
+            other => panic!("not run: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn option_parsing_stops_at_the_first_non_option() {
+        let args = run_args(&["--memory", "1G", "prog", "--quiet", "--memory", "2G", "--", "-x"]).unwrap();
+        assert_eq!(args.command, ["prog", "--quiet", "--memory", "2G", "--", "-x"]);
+        assert_eq!(args.flags.0.get("memory").map(String::as_str), Some("1G"));
+        assert!(!args.flags.0.contains_key("quiet"));
+    }
+
+    #[test]
+    fn a_double_dash_ends_the_options_too() {
+        let args = run_args(&["--quiet", "--", "--odd-name", "-v"]).unwrap();
+        assert_eq!(args.command, ["--odd-name", "-v"]);
+        assert_eq!(args.flags.0.get("quiet").map(String::as_str), Some("1"));
+    }
+
+    #[test]
+    fn help_after_the_program_is_the_programs() {
+        assert_eq!(run_args(&["prog", "--help"]).unwrap().command, ["prog", "--help"]);
+    }
+
+    #[test]
+    fn unknown_options_and_a_missing_program_are_refused() {
+        assert!(run_args(&["--no-such-option", "prog"]).is_err());
+        assert!(run_args(&["--memory", "1G"]).is_err());
+        assert!(run_args(&[]).is_err());
+    }
+
+    #[test]
+    fn every_visible_option_is_in_the_help_with_its_variable() {
+        let help = Cli::command().find_subcommand_mut("run").unwrap().render_help().to_string();
+        for option in &OPTIONS {
+            let shown = help.contains(&format!("--{}", option.name)) && help.contains(option.env);
+            assert_eq!(shown, !option.hidden, "{}", option.name);
+        }
+    }
+}

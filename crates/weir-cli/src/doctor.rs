@@ -1,0 +1,293 @@
+//! `weir doctor`: one line per check, with the command that fixes what is wrong.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use weir::config::{MEMORY_BYTES_MIN, format_size};
+use weir_os::probe::{self, Probe, ThpMode, Tried};
+
+use crate::cli::JsonArgs;
+use crate::run::USERFAULTFD_FIXES;
+use crate::term::{self, Colour};
+use crate::{EXIT_FAILURE, preload};
+
+/// Linux kernel that first had `UFFDIO_MOVE`.
+const KERNEL_WITH_MOVE: (u32, u32) = (6, 8);
+/// Linux's default of `vm.max_map_count`; below it programs with many mappings are short of them even without Weir.
+const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
+
+/// Result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One line of the report.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    detail: String,
+    fix: Option<String>,
+}
+
+fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+    Check { name, status: Status::Ok, detail: detail.into(), fix: None }
+}
+
+fn bad(name: &'static str, status: Status, detail: impl Into<String>, fix: &str) -> Check {
+    let fix = (!fix.is_empty()).then(|| fix.to_owned());
+    Check { name, status, detail: detail.into(), fix }
+}
+
+/// Prints the report; the exit status is 1 when a required check fails.
+pub fn doctor(args: &JsonArgs) -> anyhow::Result<ExitCode> {
+    let mut checks = kernel_checks(probe::probe());
+    checks.extend(limit_checks(probe::probe()));
+    checks.push(library_check());
+    let healthy = checks.iter().all(|check| check.status != Status::Fail);
+    let text = if args.json {
+        format!("{:#}\n", serde_json::json!({ "ok": healthy, "checks": checks }))
+    } else {
+        lines(&checks)
+    };
+    term::print(&text)?;
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILURE) })
+}
+
+fn lines(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let (word, colour) = match check.status {
+            Status::Ok => ("ok  ", Colour::Green),
+            Status::Warn => ("warn", Colour::Yellow),
+            Status::Fail => ("fail", Colour::Red),
+        };
+        let fix = check.fix.as_ref().map(|fix| format!(" (fix: {fix})")).unwrap_or_default();
+        let _ = writeln!(text, "{}  {} — {}{fix}", term::paint(word, colour), check.name, check.detail);
+    }
+    text
+}
+
+fn kernel_checks(p: &Probe) -> Vec<Check> {
+    let release = &p.kernel.release;
+    let (major, minor) = KERNEL_WITH_MOVE;
+    let kernel = if p.kernel.at_least(major, minor) {
+        ok("kernel", format!("Linux {release}"))
+    } else {
+        let detail = format!("Linux {release}; pages are copied instead of moved, which is slower");
+        bad("kernel", Status::Warn, detail, &format!("use Linux {major}.{minor} or newer"))
+    };
+    vec![
+        kernel,
+        userfaultfd_check(p),
+        feature_check(p, "userfaultfd move", "MOVE", "pages are copied instead of moved"),
+        feature_check(
+            p,
+            "userfaultfd write-protect",
+            "PAGEFAULT_FLAG_WP",
+            "pages cannot be copied out safely",
+        ),
+        feature_check(p, "userfaultfd poison", "POISON", "a page lost to a read error ends the program"),
+        optional(
+            "process_madvise on self",
+            &p.process_madvise_self,
+            "ranges are dropped one by one",
+            "use Linux 6.13 or newer",
+        ),
+        optional(
+            "io_uring",
+            &p.io_uring,
+            "files are read and written by threads",
+            "sysctl -w kernel.io_uring_disabled=0",
+        ),
+        optional("seccomp filters", &p.seccomp_filter, "the unprivileged mode will not be available", ""),
+        match p.thp {
+            ThpMode::Always => bad(
+                "huge pages",
+                Status::Warn,
+                "always; memory outside Weir may take more RAM than it uses",
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            ),
+            mode => ok("huge pages", mode.to_string()),
+        },
+    ]
+}
+
+fn userfaultfd_check(p: &Probe) -> Check {
+    let u = &p.userfaultfd;
+    let say = |tried: &Tried| match tried {
+        Ok(()) => "yes".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    let detail = format!(
+        "system call: {}; /dev/userfaultfd: {}; user mode only: {}",
+        say(&u.syscall),
+        say(&u.device),
+        say(&u.user_mode_only)
+    );
+    if u.full() {
+        return ok("userfaultfd", detail);
+    }
+    bad("userfaultfd", Status::Fail, detail, &USERFAULTFD_FIXES.join("; or: "))
+}
+
+fn feature_check(p: &Probe, name: &'static str, feature: &str, otherwise: &str) -> Check {
+    match p.userfaultfd.features {
+        Ok(_) if p.userfaultfd.has(feature) => ok(name, "offered by the kernel"),
+        Ok(_) => {
+            bad(name, Status::Warn, format!("not offered by the kernel: {otherwise}"), "use a newer kernel")
+        }
+        Err(e) => bad(name, Status::Warn, format!("unknown: {e}"), "see userfaultfd"),
+    }
+}
+
+fn optional(name: &'static str, tried: &Tried, otherwise: &str, fix: &str) -> Check {
+    match tried {
+        Ok(()) => ok(name, "works"),
+        Err(e) => bad(name, Status::Warn, format!("{e}: {otherwise}"), fix),
+    }
+}
+
+fn limit_checks(p: &Probe) -> Vec<Check> {
+    let memory = match &p.cgroup_limit {
+        Some(limit) if limit.bytes < 2 * MEMORY_BYTES_MIN => bad(
+            "memory limit",
+            Status::Fail,
+            format!("{} ({}): no room for a budget", format_size(limit.bytes), limit.file.display()),
+            "raise the container's memory limit",
+        ),
+        Some(limit) => ok(
+            "memory limit",
+            format!(
+                "{} of {} ({})",
+                format_size(limit.bytes),
+                format_size(p.ram_bytes),
+                limit.file.display()
+            ),
+        ),
+        None => ok("memory limit", format!("none below the machine's {}", format_size(p.ram_bytes))),
+    };
+    let address_space = match p.rlimit_as_bytes {
+        Some(bytes) => bad(
+            "address space limit",
+            Status::Warn,
+            format!("{}; Weir reserves several times its budget", format_size(bytes)),
+            "ulimit -v unlimited",
+        ),
+        None => ok("address space limit", "none"),
+    };
+    let memlock = p.rlimit_memlock_bytes.map_or("none".to_owned(), format_size);
+    let overcommit = match p.overcommit_memory {
+        Some(2) => bad(
+            "overcommit",
+            Status::Warn,
+            "vm.overcommit_memory is 2: large allocations are refused however small the budget",
+            "sysctl -w vm.overcommit_memory=0",
+        ),
+        Some(mode) => ok("overcommit", format!("vm.overcommit_memory is {mode}")),
+        None => bad("overcommit", Status::Warn, "vm.overcommit_memory cannot be read", ""),
+    };
+    let maps = match p.max_map_count {
+        Some(n) if n < MAX_MAP_COUNT_DEFAULT => bad(
+            "mappings",
+            Status::Warn,
+            format!("vm.max_map_count is {n}"),
+            &format!("sysctl -w vm.max_map_count={MAX_MAP_COUNT_DEFAULT}"),
+        ),
+        Some(n) => ok("mappings", format!("vm.max_map_count is {n}")),
+        None => bad("mappings", Status::Warn, "vm.max_map_count cannot be read", ""),
+    };
+    let swap = if p.swap_devices.is_empty() {
+        ok("kernel swap", "none (Weir needs none)")
+    } else {
+        let names: Vec<String> = p.swap_devices.iter().map(|path| path.display().to_string()).collect();
+        ok("kernel swap", names.join(", "))
+    };
+    vec![memory, address_space, ok("locked memory limit", memlock), overcommit, maps, swap]
+}
+
+fn library_check() -> Check {
+    match preload::find() {
+        Ok(path) => ok("library", path.display().to_string()),
+        Err(e) => bad(
+            "library",
+            Status::Fail,
+            // What follows the semicolon is the fix, which has its own place here.
+            format!("{e:#}").split("; ").next().unwrap_or_default(),
+            &format!(
+                "install it beside the binary, or: export {}=/path/to/{}",
+                preload::OVERRIDE_ENV,
+                preload::LIBRARY
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_os::probe::Errno;
+
+    fn status_of(checks: &[Check], name: &str) -> Status {
+        checks.iter().find(|c| c.name == name).map(|c| c.status).expect(name)
+    }
+
+    #[test]
+    fn a_machine_without_userfaultfd_fails_and_all_three_fixes_are_named() {
+        let mut p = probe::probe().clone();
+        let refused = Err(Errno(1));
+        p.userfaultfd.syscall = refused;
+        p.userfaultfd.device = Err(Errno(13));
+        p.userfaultfd.user_mode_only = Ok(());
+        let check = userfaultfd_check(&p);
+        assert_eq!(check.status, Status::Fail);
+        assert!(check.detail.contains("EPERM") && check.detail.contains("EACCES"), "{}", check.detail);
+        let fix = check.fix.unwrap();
+        for part in ["/dev/userfaultfd", "vm.unprivileged_userfaultfd=1", "CAP_SYS_PTRACE"] {
+            assert!(fix.contains(part), "{part} not in {fix}");
+        }
+    }
+
+    #[test]
+    fn old_kernels_and_missing_features_are_warnings() {
+        let mut p = probe::probe().clone();
+        p.kernel.major = 5;
+        p.userfaultfd.features = Ok(0);
+        p.io_uring = Err(Errno(1));
+        let checks = kernel_checks(&p);
+        for name in ["kernel", "userfaultfd move", "io_uring"] {
+            assert_eq!(status_of(&checks, name), Status::Warn, "{name}");
+        }
+        let detail = &checks.iter().find(|c| c.name == "io_uring").unwrap().detail;
+        assert!(detail.contains("EPERM"), "{detail}");
+    }
+
+    #[test]
+    fn limits_that_leave_no_room_fail_and_tight_ones_warn() {
+        let mut p = probe::probe().clone();
+        p.rlimit_as_bytes = Some(1 << 30);
+        p.overcommit_memory = Some(2);
+        p.max_map_count = Some(1000);
+        p.cgroup_limit = Some(probe::CgroupLimit {
+            bytes: MEMORY_BYTES_MIN,
+            file: "/sys/fs/cgroup/memory.max".into(),
+            version: probe::CgroupVersion::V2,
+        });
+        let checks = limit_checks(&p);
+        assert_eq!(status_of(&checks, "memory limit"), Status::Fail);
+        for name in ["address space limit", "overcommit", "mappings"] {
+            assert_eq!(status_of(&checks, name), Status::Warn, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_check_is_one_line_with_its_fix() {
+        let checks = [ok("a", "fine"), bad("b", Status::Fail, "broken", "mend b")];
+        assert_eq!(lines(&checks), "ok    a — fine\nfail  b — broken (fix: mend b)\n");
+    }
+}

@@ -1,0 +1,246 @@
+//! `weir run`: checks everything that can go wrong, then becomes the program.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use weir::config::{OPTIONS, OptionId, Settings};
+
+use crate::cli::RunArgs;
+use crate::elf::{self, Program};
+use crate::settings::Layers;
+use crate::{EXIT_OWN_FAILURE, preload};
+
+/// Exit status when the program exists but cannot be executed, as of `env` and shells.
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// Exit status when the program does not exist.
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// A failure before the program started.
+#[derive(Debug)]
+struct Failure {
+    status: u8,
+    message: String,
+}
+
+fn own(message: impl Into<String>) -> Failure {
+    Failure { status: EXIT_OWN_FAILURE, message: message.into() }
+}
+
+/// Becomes the program; returns only when that fails.
+pub fn run(args: &RunArgs) -> ExitCode {
+    let failure = match prepare(args) {
+        Ok(mut command) => {
+            let error = command.exec();
+            let status = if error.kind() == std::io::ErrorKind::NotFound {
+                // The file was there a moment ago: its interpreter or dynamic linker is what is missing.
+                EXIT_NOT_FOUND
+            } else {
+                EXIT_NOT_EXECUTABLE
+            };
+            Failure { status, message: format!("{}: {error}", command.get_program().display()) }
+        }
+        Err(failure) => failure,
+    };
+    eprintln!("weir: {}", failure.message);
+    ExitCode::from(failure.status)
+}
+
+fn prepare(args: &RunArgs) -> Result<Command, Failure> {
+    let layers = Layers::read(&args.flags).map_err(|e| own(format!("{e:#}")))?;
+    let settings = layers.settings().map_err(|e| own(format!("{e:#}")))?;
+    let name = args.command.first().ok_or_else(|| own("no program given"))?;
+    let program = find_in_path(name)?;
+    check_program(name, &program)?;
+    check_userfaultfd()?;
+    let library = preload::find().map_err(|e| own(format!("{e:#}")))?;
+
+    let mut command = Command::new(&program);
+    command.arg0(name).args(&args.command[1..]);
+    let existing = std::env::var_os("LD_PRELOAD");
+    command.env("LD_PRELOAD", preload::ld_preload(&library, existing.as_deref()));
+    for (variable, value) in environment(&layers, &settings) {
+        command.env(variable, value);
+    }
+    Ok(command)
+}
+
+/// One variable per option. Memory is passed on as exact bytes, so that a percentage is worked out once; relative paths
+/// are made absolute, since the program may change its folder.
+fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsString)> {
+    let mut variables = Vec::new();
+    for option in &OPTIONS {
+        let value: OsString = match option.id {
+            OptionId::Memory => settings.memory.to_string().into(),
+            OptionId::MinAlloc => settings.min_alloc.to_string().into(),
+            OptionId::PoolMax => settings.pool_max_percent.to_string().into(),
+            OptionId::Quiet => u8::from(settings.quiet).to_string().into(),
+            OptionId::Stats => match &settings.stats {
+                Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).into(),
+                None => continue,
+            },
+            _ => layers.value(option).0.trim().into(),
+        };
+        variables.push((option.env, value));
+    }
+    variables
+}
+
+/// The file that `execvp` would start: names without a slash are looked up in PATH; the first executable one counts,
+/// and one that exists but is not executable is remembered for the message.
+fn find_in_path(name: &OsStr) -> Result<PathBuf, Failure> {
+    let shown = name.display();
+    let not_found = || Failure { status: EXIT_NOT_FOUND, message: format!("{shown}: program not found") };
+    if name.is_empty() {
+        return Err(not_found());
+    }
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match executable_file(&path) {
+            Ok(()) => Ok(path),
+            Err(Unusable::Missing) => Err(not_found()),
+            Err(Unusable::Not(why)) => Err(Failure {
+                status: EXIT_NOT_EXECUTABLE,
+                message: format!("{shown}: cannot be executed: {why}"),
+            }),
+        };
+    }
+    let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut refused = None;
+    for dir in std::env::split_paths(&search) {
+        // An empty entry means the current folder.
+        let path = if dir.as_os_str().is_empty() { Path::new(".").join(name) } else { dir.join(name) };
+        match executable_file(&path) {
+            Ok(()) => return Ok(path),
+            Err(Unusable::Missing) => {}
+            Err(Unusable::Not(why)) => drop(refused.get_or_insert((path, why))),
+        }
+    }
+    Err(match refused {
+        Some((path, why)) => Failure {
+            status: EXIT_NOT_EXECUTABLE,
+            message: format!("{}: cannot be executed: {why}", path.display()),
+        },
+        None => Failure { status: EXIT_NOT_FOUND, message: format!("{shown}: program not found in PATH") },
+    })
+}
+
+enum Unusable {
+    Missing,
+    Not(String),
+}
+
+fn executable_file(path: &Path) -> Result<(), Unusable> {
+    use std::io::ErrorKind;
+    match std::fs::metadata(path) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(Unusable::Missing)
+        }
+        Err(e) => Err(Unusable::Not(e.to_string())),
+        Ok(metadata) if metadata.is_dir() => Err(Unusable::Not("is a directory".to_owned())),
+        Ok(_) => weir_os::host::may_execute(path).map_err(|e| Unusable::Not(e.to_string())),
+    }
+}
+
+/// Refuses programs that a preloaded library cannot join. A script is judged by its interpreter, followed one level, and
+/// through `env`.
+fn check_program(name: &OsStr, path: &Path) -> Result<(), Failure> {
+    let refuse = |who: &Path, why: &str| Err(own(format!("{} {why}", who.display())));
+    let look = |path: &Path| {
+        elf::inspect(path).map_err(|e| Failure {
+            status: EXIT_NOT_EXECUTABLE,
+            message: format!("{}: cannot be read: {e}", path.display()),
+        })
+    };
+    match look(path)? {
+        Program::Dynamic => Ok(()),
+        Program::Refused(why) => refuse(Path::new(name), &why),
+        Program::ShellText => match look(Path::new("/bin/sh"))? {
+            Program::Refused(why) => refuse(Path::new("/bin/sh"), &why),
+            _ => Ok(()),
+        },
+        Program::Script(interpreter, argument) => {
+            executable_file(&interpreter).map_err(|problem| {
+                let (status, why) = match problem {
+                    Unusable::Missing => (EXIT_NOT_FOUND, "does not exist".to_owned()),
+                    Unusable::Not(why) => (EXIT_NOT_EXECUTABLE, why),
+                };
+                let message = format!("{}: its interpreter {}: {why}", name.display(), interpreter.display());
+                Failure { status, message }
+            })?;
+            if let Program::Refused(why) = look(&interpreter)? {
+                return refuse(&interpreter, &format!("(interpreter of {}) {why}", name.display()));
+            }
+            let Some(target) = env_target(&interpreter, argument.as_deref()) else { return Ok(()) };
+            let target_path = find_in_path(&target).map_err(|mut failure| {
+                failure.message = format!("{}: interpreter {}", name.display(), failure.message);
+                failure
+            })?;
+            match look(&target_path)? {
+                Program::Refused(why) => {
+                    refuse(&target_path, &format!("(interpreter of {}) {why}", name.display()))
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// The program that `#!/usr/bin/env X` or `#!/usr/bin/env -S X ARGS` starts.
+fn env_target(interpreter: &Path, argument: Option<&[u8]>) -> Option<OsString> {
+    if interpreter.file_name() != Some(OsStr::new("env")) {
+        return None;
+    }
+    let mut words = argument?.split(|b| b.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let word = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
+    Some(OsStr::from_bytes(word).to_owned())
+}
+
+/// The three ways to make userfaultfd available, best first.
+pub const USERFAULTFD_FIXES: [&str; 3] = [
+    "chgrp users /dev/userfaultfd && chmod 660 /dev/userfaultfd",
+    "sysctl -w vm.unprivileged_userfaultfd=1",
+    "setpriv --ambient-caps +sys_ptrace --inh-caps +sys_ptrace weir run ... (CAP_SYS_PTRACE)",
+];
+
+fn check_userfaultfd() -> Result<(), Failure> {
+    let Err((device, syscall)) = weir_os::probe::can_open_userfaultfd() else { return Ok(()) };
+    Err(own(format!(
+        "no permission to use userfaultfd: /dev/userfaultfd: {device}; userfaultfd(2): {syscall}\n\
+         fix it in one of these ways, as root:\n\
+         \x20 group access to the device (best): {}\n\
+         \x20 for everybody: {}\n\
+         \x20 for one program: {}",
+        USERFAULTFD_FIXES[0], USERFAULTFD_FIXES[1], USERFAULTFD_FIXES[2]
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn env_names_the_program_behind_it() {
+        let target = |interpreter: &str, argument: Option<&str>| {
+            env_target(Path::new(interpreter), argument.map(str::as_bytes)).map(|t| t.into_string().unwrap())
+        };
+        assert_eq!(target("/usr/bin/env", Some("python3")).as_deref(), Some("python3"));
+        assert_eq!(target("/usr/bin/env", Some("-S A=1 python3 -u")).as_deref(), Some("python3"));
+        assert_eq!(target("/usr/bin/env", None), None);
+        assert_eq!(target("/usr/bin/python3", Some("-u")), None);
+    }
+
+    #[test]
+    fn names_without_a_slash_are_searched_and_others_are_not() {
+        assert!(find_in_path(OsStr::new("sh")).is_ok_and(|p| p.is_absolute()));
+        assert_eq!(find_in_path(OsStr::new("/bin/sh")).unwrap(), Path::new("/bin/sh"));
+        let status = |name: &str| find_in_path(OsStr::new(name)).unwrap_err().status;
+        assert_eq!(status("weir-no-such-program"), EXIT_NOT_FOUND);
+        assert_eq!(status("/no/such/program"), EXIT_NOT_FOUND);
+        assert_eq!(status("/etc/passwd"), EXIT_NOT_EXECUTABLE);
+        assert_eq!(status("/etc"), EXIT_NOT_EXECUTABLE);
+        assert_eq!(status(""), EXIT_NOT_FOUND);
+    }
+}

@@ -1,0 +1,240 @@
+//! `weir run` as its user sees it: exit statuses, what the program gets, what is refused.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use common::{Folder, assert_fails, stderr, stdout, weir, weir_with};
+
+const HELLO: &str = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 0; }\n";
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn the_programs_own_exit_status_and_output_come_through() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let output = weir_with(&home, &library)
+        .args(["run", "sh", "-c", "echo out; echo err >&2; exit 42"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(42));
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("out\n", "err\n"));
+}
+
+#[test]
+fn the_program_keeps_the_process_id() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let mut command = weir_with(&home, &library);
+    command.args(["run", "sh", "-c", "echo $$"]).stdout(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    let pid = child.id();
+    assert_eq!(stdout(&child.wait_with_output().unwrap()).trim(), pid.to_string());
+}
+
+#[test]
+fn a_missing_program_is_127() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    for name in ["weir-no-such-program", "/no/such/program", "./nothing", ""] {
+        let output = weir_with(&home, &library).args(["run", "--", name]).output().unwrap();
+        assert_fails(&output, 127, &["not found"]);
+    }
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_127_and_names_it() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let direct = home.file("direct", "#!/no/such/interpreter\n");
+    let through_env = home.file("through-env", "#!/usr/bin/env weir-no-such-interpreter\n");
+    for (script, interpreter) in
+        [(&direct, "/no/such/interpreter"), (&through_env, "weir-no-such-interpreter")]
+    {
+        set_mode(script, 0o755);
+        let output = weir_with(&home, &library).arg("run").arg(script).output().unwrap();
+        assert_fails(&output, 127, &[interpreter]);
+    }
+}
+
+#[test]
+fn a_file_that_is_not_executable_is_126() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let file = home.file("plain", "echo no\n");
+    for path in [file.as_path(), home.0.as_path()] {
+        let output = weir_with(&home, &library).arg("run").arg(path).output().unwrap();
+        assert_fails(&output, 126, &["cannot be executed"]);
+    }
+}
+
+#[test]
+fn an_unreadable_script_is_found_in_path_only_if_executable() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let first = home.file("first/tool", "#!/bin/sh\necho first\n");
+    let second = home.file("second/tool", "#!/bin/sh\necho second\n");
+    set_mode(&second, 0o755);
+    let path =
+        format!("{}:{}:/usr/bin:/bin", first.parent().unwrap().display(), second.parent().unwrap().display());
+    let output = weir_with(&home, &library).env("PATH", &path).args(["run", "tool"]).output().unwrap();
+    assert_eq!(stdout(&output), "second\n", "{}", stderr(&output));
+    set_mode(&second, 0o644);
+    let output = weir_with(&home, &library).env("PATH", &path).args(["run", "tool"]).output().unwrap();
+    assert_fails(&output, 126, &["first/tool"]);
+}
+
+#[test]
+fn bad_options_and_sizes_are_125_with_the_reason() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let cases: [(&[&str], &str); 12] = [
+        (&["--memory", "1M"], "8 MiB"),
+        (&["--memory", "-2G"], "negative"),
+        (&["--memory", "lots"], "not"),
+        (&["--memory", "99999999999G"], "64 bits"),
+        (&["--memory", "nan"], "not"),
+        (&["--memory", "101%"], "100%"),
+        (&["--swap", "/var/tmp"], "not built yet"),
+        (&["--faults", "inline"], "not built yet"),
+        (&["--pool-max", "0"], "1 to 100"),
+        (&["--codec", "gzip"], "auto, lz4, none"),
+        (&["--no-such-option"], "--no-such-option"),
+        (&["--memory="], "memory"),
+    ];
+    for (options, part) in cases {
+        let output = weir_with(&home, &library).arg("run").args(options).arg("true").output().unwrap();
+        if options == ["--memory="] {
+            assert_eq!(output.status.code(), Some(0), "an empty value is the default: {}", stderr(&output));
+            continue;
+        }
+        assert_fails(&output, 125, &[part]);
+    }
+    assert_fails(&weir_with(&home, &library).arg("run").output().unwrap(), 125, &["PROGRAM"]);
+}
+
+#[test]
+fn option_parsing_stops_at_the_first_non_option() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let output = weir_with(&home, &library)
+        .args(["run", "--quiet", "echo", "--memory", "1", "--", "-n", "--help"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "--memory 1 -- -n --help\n", "{}", stderr(&output));
+}
+
+#[test]
+fn the_program_gets_its_name_as_typed_and_our_library_first() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let other = home.compile("libother.so", "int other_stub;", &["-shared", "-fPIC"]);
+    let output = weir_with(&home, &library)
+        .env("LD_PRELOAD", &other)
+        .args(["run", "sh", "-c", "echo $0; echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    let expected = format!("sh\n{} {}\n", library.display(), other.display());
+    assert_eq!(stdout(&output), expected, "{}", stderr(&output));
+}
+
+#[test]
+fn settings_reach_the_program_as_variables_with_exact_bytes() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let output = weir_with(&home, &library)
+        .current_dir(&home.0)
+        .args([
+            "run",
+            "--memory",
+            "1.5G",
+            "--pool-max",
+            "40%",
+            "--min-alloc",
+            "1M",
+            "--codec",
+            "lz4",
+            "--stats",
+            "s.%p",
+        ])
+        .args(["--fork", "refuse", "--mlock", "deny", "--quiet", "--faults", "thread", "env"])
+        .output()
+        .unwrap();
+    let environment = stdout(&output);
+    let stats = format!("WEIR_STATS={}/s.%p", home.0.display());
+    for line in [
+        "WEIR_MEMORY=1610612736",
+        "WEIR_POOL_MAX=40",
+        "WEIR_MIN_ALLOC=1048576",
+        "WEIR_CODEC=lz4",
+        "WEIR_FORK=refuse",
+        "WEIR_MLOCK=deny",
+        "WEIR_QUIET=1",
+        "WEIR_FAULTS=thread",
+        "WEIR_SWAP=none",
+        "WEIR_PAGER=auto",
+        &stats,
+    ] {
+        assert!(environment.lines().any(|l| l == line), "{line} not in:\n{environment}");
+    }
+}
+
+#[test]
+fn a_static_program_is_refused_with_the_reason() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let program = home.compile("static", HELLO, &["-static"]);
+    let output = weir_with(&home, &library).arg("run").arg(&program).output().unwrap();
+    assert_fails(&output, 125, &["statically linked", "dynamic"]);
+    let script = home.file("script", &format!("#!{}\n", program.display()));
+    set_mode(&script, 0o755);
+    let output = weir_with(&home, &library).arg("run").arg(&script).output().unwrap();
+    assert_fails(&output, 125, &["interpreter of", "statically linked"]);
+}
+
+#[test]
+fn a_setuid_or_setgid_program_is_refused_with_the_reason() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let program = home.compile("privileged", HELLO, &[]);
+    for (mode, part) in [(0o4755, "setuid"), (0o2755, "setgid")] {
+        set_mode(&program, mode);
+        let output = weir_with(&home, &library).arg("run").arg(&program).output().unwrap();
+        assert_fails(&output, 125, &[part, "LD_PRELOAD"]);
+    }
+    set_mode(&program, 0o755);
+    let output = weir_with(&home, &library).arg("run").arg(&program).output().unwrap();
+    assert_eq!(stdout(&output), "hello\n");
+}
+
+#[test]
+fn a_text_without_an_interpreter_line_runs_in_the_shell() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let script = home.file("script", "echo from the shell\n");
+    set_mode(&script, 0o755);
+    let output = weir_with(&home, &library).arg("run").arg(&script).output().unwrap();
+    assert_eq!(stdout(&output), "from the shell\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_missing_library_is_125_and_says_how_to_name_it() {
+    let home = Folder::new();
+    let output =
+        weir(&home).env("WEIR_PRELOAD", home.0.join("nothing.so")).args(["run", "true"]).output().unwrap();
+    assert_fails(&output, 125, &["WEIR_PRELOAD", "nothing.so"]);
+}
+
+#[test]
+fn a_library_path_that_ld_preload_cannot_hold_is_refused() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let blank = home.0.join("with blank.so");
+    std::fs::copy(&library, &blank).unwrap();
+    let output = weir_with(&home, &blank).args(["run", "true"]).output().unwrap();
+    assert_fails(&output, 125, &["blanks"]);
+}

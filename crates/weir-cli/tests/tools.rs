@@ -1,0 +1,220 @@
+//! `doctor`, `completions`, `man`, `bench` and `demo` from outside.
+
+mod common;
+
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{Folder, assert_fails, stderr, stdout, weir, weir_with};
+use serde_json::Value;
+
+fn json(output: &std::process::Output) -> Value {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|e| panic!("{e}: {} {}", stdout(output), stderr(output)))
+}
+
+#[test]
+fn doctor_fails_without_the_library_and_names_the_fix() {
+    let home = Folder::new();
+    let output =
+        weir(&home).env("WEIR_PRELOAD", "/nonexistent.so").args(["doctor", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report = json(&output);
+    assert_eq!(report["ok"], false);
+    let checks = report["checks"].as_array().unwrap();
+    let library = checks.iter().find(|check| check["name"] == "library").unwrap();
+    assert_eq!(library["status"], "fail");
+    assert!(library["fix"].as_str().unwrap().contains("WEIR_PRELOAD"));
+}
+
+#[test]
+fn doctor_prints_one_plain_line_per_check_off_a_terminal() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let plain = weir_with(&home, &library).arg("doctor").output().unwrap();
+    let report = json(&weir_with(&home, &library).args(["doctor", "--json"]).output().unwrap());
+    let text = stdout(&plain);
+    let lines: Vec<&str> = text.lines().collect();
+    let checks = report["checks"].as_array().unwrap();
+    assert_eq!(lines.len(), checks.len());
+    assert!(!text.contains('\x1b'), "no escapes off a terminal");
+    for (line, check) in lines.iter().zip(checks) {
+        assert!(line.starts_with(check["status"].as_str().unwrap()), "{line}");
+        assert!(line.contains(check["name"].as_str().unwrap()), "{line}");
+    }
+    assert_eq!(plain.status.code(), Some(i32::from(report["ok"] == false)));
+}
+
+#[test]
+fn completions_and_the_manual_page_come_from_the_same_table() {
+    let home = Folder::new();
+    for args in
+        [["completions", "bash"].as_slice(), &["completions", "zsh"], &["completions", "fish"], &["man"]]
+    {
+        let output = weir(&home).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        let text = stdout(&output).replace("\\-", "-");
+        assert!(text.contains("pool-max"), "{args:?}");
+    }
+}
+
+#[test]
+fn usage_errors_of_other_commands_are_2_and_help_is_0() {
+    let home = Folder::new();
+    assert_fails(&weir(&home).arg("no-such-command").output().unwrap(), 2, &["no-such-command"]);
+    assert_fails(&weir(&home).args(["doctor", "--wrong"]).output().unwrap(), 2, &["--wrong"]);
+    for args in [["--help"].as_slice(), &["run", "--help"], &["--version"]] {
+        let output = weir(&home).args(args).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+    }
+}
+
+#[test]
+fn the_pool_bench_reports_budget_and_peak_of_weirs_side() {
+    let home = Folder::new();
+    let library = home.counting_library(9 << 20);
+    let output = weir_with(&home, &library)
+        .args(["bench", "pool", "--no-rival", "--size", "8M", "--seconds", "0.01", "--runs", "2", "--json"])
+        .output()
+        .unwrap();
+    let report = json(&output);
+    assert_eq!(
+        (report["limit_bytes"].as_u64(), report["data_bytes"].as_u64()),
+        (Some(8 << 20), Some(16 << 20))
+    );
+    assert_eq!(report["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(report["pager"], "move");
+    for row in report["rows"].as_array().unwrap() {
+        assert!(row["weir"].as_f64().unwrap() > 0.0 && row["native"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["rival"].is_null() && row["ratio"].is_null(), "{row}");
+    }
+}
+
+#[test]
+fn a_peak_above_the_budget_fails_the_bench() {
+    let home = Folder::new();
+    let library = home.counting_library(1 << 40);
+    let output = weir_with(&home, &library)
+        .args(["bench", "pool", "--no-rival", "--size", "8M", "--seconds", "0.01", "--quick"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("more than its budget"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_library_that_does_not_start_fails_the_bench_and_the_demo() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    for args in [
+        ["bench", "pool", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"].as_slice(),
+        &["demo", "--no-rival", "--memory=32M"],
+    ] {
+        let output = weir_with(&home, &library).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains("did not start"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_demo_verifies_and_prints_its_table() {
+    let home = Folder::new();
+    let library = home.counting_library(9 << 20);
+    let output = weir_with(&home, &library).args(["demo", "--no-rival", "--memory", "32M"]).output().unwrap();
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        text.contains("All results verified") && text.contains("weir") && text.contains("native"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_numpy_bench_says_which_package_is_missing() {
+    let home = Folder::new();
+    let python = home.file("python", "#!/bin/sh\necho /opt/python\n");
+    std::fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = weir(&home).args(["bench", "numpy", "--python"]).arg(&python).output().unwrap();
+    assert_fails(&output, 1, &["numpy is missing in /opt/python", "pip install numpy"]);
+}
+
+/// Everything that the kernel's side changes on the machine.
+fn machine_state() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let names = |dir: &str, part: &str| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.retain(|name| name.contains(part));
+        names.sort();
+        names.join(" ")
+    };
+    let mut state = [
+        read("/proc/swaps"),
+        read("/proc/sys/vm/page-cluster"),
+        read("/sys/block/zram0/disksize"),
+        read("/sys/block/zram0/comp_algorithm"),
+        names("/sys/block", "zram"),
+    ]
+    .join("|");
+    for group in weir_os::probe::memory_groups_of_self() {
+        for dir in [&group.dir, &group.mount] {
+            state += &names(&dir.display().to_string(), "weir-bench");
+        }
+    }
+    state
+}
+
+/// Both halves in one test: they look at the same machine-wide state.
+#[test]
+fn the_kernels_side_leaves_the_machine_as_it_was_even_when_interrupted() {
+    let home = Folder::new();
+    let before = machine_state();
+    let mut command = weir(&home);
+    command.args(["bench", "pool", "--quick", "--rival-only", "--size", "16M", "--seconds", "0.1", "--json"]);
+    let output = command.output().unwrap();
+    let report = json(&output);
+    if weir_os::host::effective_uid() != 0 {
+        let notes = report["notes"].to_string();
+        assert!(notes.contains("root"), "without root the note says so: {notes}");
+        assert_eq!(machine_state(), before);
+        return;
+    }
+    if report["rival"].is_null() {
+        // Root in a container without zram or control groups: the note says what is missing, nothing is left behind.
+        assert!(!report["notes"].as_array().unwrap().is_empty(), "{report}");
+    } else {
+        assert!(report["store_peak_bytes"].as_f64().unwrap() > 1e6, "{report}");
+        assert_eq!(report["rows"][0]["phase"], "fill");
+        assert!(report["rows"][0]["rival"].as_f64().unwrap() > 0.0);
+    }
+    assert_eq!(machine_state(), before, "after a complete run");
+    if !report["rival"].is_null() {
+        interrupt_while_swapping(&home, Path::new("/proc/swaps"));
+        assert_eq!(machine_state(), before, "after an interrupted run");
+    }
+}
+
+fn interrupt_while_swapping(home: &Folder, swaps: &Path) {
+    let areas = || std::fs::read_to_string(swaps).unwrap().lines().count();
+    let before = areas();
+    let mut child = weir(home)
+        .args(["bench", "pool", "--rival-only", "--size", "32M", "--seconds", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let patience = Instant::now() + Duration::from_secs(20);
+    while areas() == before {
+        assert!(Instant::now() < patience, "the swap area never appeared");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let kill = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let status = child.wait().unwrap();
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(text.contains("interrupted"), "{text}");
+}
