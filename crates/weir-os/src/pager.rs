@@ -399,6 +399,14 @@ impl KernelPager {
         finish(unsafe { self.uffd.move_pages(dst, src, here * PAGE_BYTES, false, wake) }, here + 1)
     }
 
+    /// Copies a present page to a missing one, for pages that cannot be moved; costs a frame until
+    /// the source is dropped.
+    pub fn duplicate(&self, to: usize, from: usize) -> Progress {
+        self.count(1);
+        // SAFETY: both in the space that the pager owns; the kernel checks the source.
+        unsafe { self.uffd.copy(self.page_addr(to, 1), self.page_addr(from, 1), PAGE_BYTES, Wake::Yes) }
+    }
+
     /// Drops pages of the program where they are; their frames go back to the kernel.
     pub fn drop_pages(&self, page: usize, n: usize) -> Result<(), Errno> {
         self.count(1);

@@ -34,6 +34,8 @@ pub trait Pager: Sync {
     fn grow(&self, slot: Slot, n: u32) -> Result<(), Errno>;
     /// Gives frames back to the kernel.
     fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno>;
+    /// Copies a present page to a missing one; costs a frame until the source is dropped.
+    fn duplicate(&self, to: PageId, from: PageId) -> Done;
     /// Drops the program's pages where they are; their frames go back to the kernel.
     fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno>;
     /// Lets writers through to a page that is there.
@@ -87,6 +89,9 @@ impl Pager for KernelPager {
     }
     fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno> {
         KernelPager::shed(self, slot.0 as usize, n as usize)
+    }
+    fn duplicate(&self, to: PageId, from: PageId) -> Done {
+        done(KernelPager::duplicate(self, to.0 as usize, from.0 as usize))
     }
     fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno> {
         KernelPager::drop_pages(self, page.0 as usize, n as usize)

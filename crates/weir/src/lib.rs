@@ -18,6 +18,8 @@ pub mod fault;
 #[cfg(not(loom))]
 pub mod frames;
 pub mod limits;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub mod page;
 #[cfg(not(loom))]
 pub mod reclaim;

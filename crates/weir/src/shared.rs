@@ -11,6 +11,7 @@ use crate::limits::{
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::resident::ResidentSet;
+use crate::page::state::State;
 use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
 use crate::page::{BlockId, Handle};
 use crate::stats::{self, Stats};
@@ -236,6 +237,84 @@ impl<P: Pager> Core<P> {
         let ratio_percent = (stored * 110 / logical).clamp(5, 100);
         let kept = self.kept() * ratio_percent / 100;
         pool.saturating_sub(kept) + in_frames * ratio_percent / 100 > limit * 95 / 100
+    }
+}
+
+/// What [`Core::validate`] counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Pages mapped in the program.
+    pub resident: u64,
+    /// Pages unmapped, still in a frame.
+    pub staged: u64,
+    /// Same-filled pages.
+    pub same: u64,
+    /// Pages that are a pool record alone.
+    pub pooled: u64,
+    /// Pages in a frame with a kept record.
+    pub kept: u64,
+    /// Pages locked in memory.
+    pub pinned: u64,
+}
+
+impl<P: Pager> Core<P> {
+    /// Derives every counter again from the words of the first `pages` pages and compares. Call when
+    /// nobody is inside and nothing lies beyond.
+    pub fn validate(&self, pages: u32) -> Result<Census, &'static str> {
+        let mut census = Census::default();
+        for b in 0..pages.div_ceil(BLOCK_PAGES) {
+            self.census_of_block(BlockId(b), &mut census)?;
+        }
+        self.frames.validate()?;
+        let records = self.pool.validate()?;
+        if records != census.pooled + census.kept {
+            return Err("pool records and page words differ");
+        }
+        if u64::from(self.staged.pages()) != census.staged {
+            return Err("staged pages miscounted");
+        }
+        if self.kept() != census.kept || self.pinned.load(Ordering::Relaxed) != census.pinned {
+            return Err("kept or pinned pages miscounted");
+        }
+        let contents = census.resident + census.staged + census.same + census.pooled;
+        if self.stats.managed_bytes.load(Ordering::Relaxed) != contents * PAGE_BYTES as u64 {
+            return Err("pages with contents miscounted");
+        }
+        let in_pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
+        let frames = census.resident + census.staged + in_pool + u64::from(self.frames.free());
+        if frames != u64::from(self.frames.existing()) {
+            return Err("resident + staged + pool + free is not the number of frames");
+        }
+        Ok(census)
+    }
+
+    fn census_of_block(&self, block: BlockId, census: &mut Census) -> Result<(), &'static str> {
+        let row = self.table.block(block);
+        let (mut resident, mut staged) = (0, 0);
+        for i in 0..BLOCK_PAGES {
+            let word = self.table.word(block.page(i)).load();
+            match word.state() {
+                State::Absent => {}
+                State::Resident => resident += 1,
+                State::Staged => staged += 1,
+                State::Same => census.same += 1,
+                State::Pooled => census.pooled += 1,
+            }
+            census.kept += u64::from(word.kept().is_some());
+            census.pinned += u64::from(word.pinned());
+            if word.state() != State::Absent && row.valid() >> i & 1 == 0 {
+                return Err("a page that is not mapped has contents");
+            }
+        }
+        if resident != row.resident() {
+            return Err("a block's resident pages are miscounted");
+        }
+        if staged > 0 && row.window().is_none() {
+            return Err("staged pages without a window");
+        }
+        census.resident += u64::from(resident);
+        census.staged += staged;
+        Ok(())
     }
 }
 

@@ -179,6 +179,15 @@ impl Pager for FakePager {
         Ok(())
     }
 
+    fn duplicate(&self, to: PageId, from: PageId) -> Done {
+        let mut space = self.space.lock().unwrap();
+        let Some(bytes) = space[from.0 as usize].clone() else {
+            return Done { pages: 0, stop: Some(Errno::EFAULT) };
+        };
+        assert!(space[to.0 as usize].replace(bytes).is_none(), "copied onto a page that is there");
+        all(1)
+    }
+
     fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno> {
         let mut space = self.space.lock().unwrap();
         (0..n as usize).for_each(|i| space[page.0 as usize + i] = None);

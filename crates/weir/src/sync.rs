@@ -146,11 +146,12 @@ impl Gate {
     /// waits for the first to open.
     pub fn close(&self) {
         loop {
-            let w = self.0.fetch_or(CLOSED, Ordering::Acquire);
-            if w & CLOSED == 0 {
+            let w = self.0.load(Ordering::Relaxed);
+            if w & CLOSED != 0 {
+                wait(&self.0, w);
+            } else if self.0.compare_exchange(w, w | CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 break;
             }
-            wait(&self.0, w);
         }
         loop {
             let w = self.0.load(Ordering::Acquire);

@@ -159,7 +159,10 @@ impl<P: Pager> Engine<P> {
 
     fn move_resident(&self, from: PageId, to: PageId, n: u32) -> u32 {
         let core = &self.core;
-        let Some(window) = core.frames.take_empty() else { return 1 };
+        let Some(window) = core.frames.take_empty() else {
+            self.copy_stubborn(from, to);
+            return 1;
+        };
         let slot = window.slot(0);
         let mut arrived = 0u64;
         let drained = self.repeat_run(n, |done| {
@@ -197,7 +200,25 @@ impl<P: Pager> Engine<P> {
         if arrived != 0 {
             self.count_arrived(to, arrived.count_ones());
         }
+        if drained == 0 {
+            self.copy_stubborn(from, to);
+        }
         drained.max(1)
+    }
+
+    /// A page that cannot be moved (pinned by a device, not plain memory, no empty window to move
+    /// it through) is copied.
+    fn copy_stubborn(&self, from: PageId, to: PageId) {
+        let core = &self.core;
+        if core.table.word(from).load().state() != State::Resident {
+            return;
+        }
+        assert!(self.repeat(|| core.pager.duplicate(to, from)), "mremap: {from:?} can be neither moved nor copied");
+        // One frame more for a moment; the old one goes back to the kernel.
+        let _ = core.pager.drop_pages(from, 1);
+        core.table.block(from.block()).add_resident(-1);
+        self.hand_over(from, to);
+        self.count_arrived(to, 1);
     }
 
     /// The word, its record and its second word go from one page to the other.

@@ -1,1 +1,298 @@
-//! Tests.
+//! The whole engine against a naive model: seeded operations on a program's address space, with a
+//! pager that asserts the kernel's rules and fails on demand. After every few steps every counter
+//! is derived again.
+
+use super::Engine;
+use super::remap::Place;
+use crate::config::Codec;
+use crate::door::Pager;
+use crate::fault::{self, Outcome};
+use crate::page::PageId;
+use crate::page::region::Kind;
+use crate::shared::{Core, Geometry};
+use crate::sim::FakePager;
+use std::collections::HashMap;
+use weir_os::codec::PageBytes;
+use weir_os::mem::{PAGE_BYTES, PROT_RW};
+use weir_os::sys::Errno;
+
+const PAGES: u32 = 64 * 64;
+const BASE: usize = 0x1000_0000;
+const BUDGET: u64 = 8 << 20;
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % below
+    }
+}
+
+struct World {
+    engine: Engine<FakePager>,
+    /// Contents by page: absent means zeros.
+    model: HashMap<u32, PageBytes>,
+    /// Mapped ranges: (first page, pages).
+    maps: Vec<(u32, u32)>,
+    rng: Rng,
+}
+
+fn world(seed: u64) -> World {
+    let windows = Geometry::arena_windows(BUDGET);
+    let geometry = Geometry { pages: PAGES, windows, budget_bytes: BUDGET, pool_max_percent: 90 };
+    let core = Core::new(FakePager::new(PAGES, windows), geometry, 7, Codec::Auto).unwrap();
+    let rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng }
+}
+
+/// Pages of every kind: zeros, same-filled, typed numbers, text-like, incompressible.
+fn contents(rng: &mut Rng) -> PageBytes {
+    let mut page = [0u8; PAGE_BYTES];
+    match rng.next(12) {
+        0 => {}
+        1 => page.fill(rng.next(256) as u8),
+        2..=5 => {
+            for w in page.chunks_exact_mut(8) {
+                w.copy_from_slice(&rng.next(1 << 20).to_le_bytes());
+            }
+        }
+        11 if rng.next(4) == 0 => page.iter_mut().for_each(|b| *b = rng.next(256) as u8),
+        _ => {
+            let random = rng.next(1500) as usize;
+            page.fill(b'x');
+            page[..random].iter_mut().for_each(|b| *b = rng.next(256) as u8);
+        }
+    }
+    page
+}
+
+impl World {
+    /// Brings a page in as the fault handler would.
+    fn fault(&self, page: u32) {
+        for _ in 0..2000 {
+            match fault::resolve(&self.engine.core, &self.engine.strides, PageId(page), 1) {
+                Outcome::Installed(_) | Outcome::Stale => return,
+                Outcome::NoFrames => {
+                    self.engine.reclaim_here();
+                }
+                other => panic!("page {page}: {other:?}"),
+            }
+        }
+        panic!("page {page}: no frame to be had");
+    }
+
+    fn pager(&self) -> &FakePager {
+        &self.engine.core.pager
+    }
+
+    fn write(&mut self, page: u32) {
+        let bytes = contents(&mut self.rng);
+        while !self.pager().write(PageId(page), |p| *p = bytes) {
+            self.fault(page);
+        }
+        self.model.insert(page, bytes);
+    }
+
+    fn check(&self, page: u32, step: u32) {
+        if self.pager().read(PageId(page)).is_none() {
+            self.fault(page);
+        }
+        let got = self.pager().read(PageId(page)).unwrap();
+        let want = self.model.get(&page).copied().unwrap_or([0; PAGE_BYTES]);
+        assert!(got == want, "step {step}: page {page} has other bytes");
+    }
+
+    fn addr(&self, page: u32) -> usize {
+        BASE + page as usize * PAGE_BYTES
+    }
+
+    fn some_map(&mut self) -> Option<usize> {
+        (!self.maps.is_empty()).then(|| self.rng.next(self.maps.len() as u64) as usize)
+    }
+
+    fn some_page(&mut self) -> Option<u32> {
+        let i = self.some_map()?;
+        let (start, pages) = self.maps[i];
+        Some(start + self.rng.next(u64::from(pages)) as u32)
+    }
+
+    fn map(&mut self) {
+        let pages = self.rng.next(400) as u32 + 1;
+        let mapped: u32 = self.maps.iter().map(|m| m.1).sum();
+        if mapped + pages > 3000 {
+            return;
+        }
+        if let Ok(addr) = self.engine.map(pages as usize * PAGE_BYTES, 1, PROT_RW, Kind::Map) {
+            self.maps.push((((addr - BASE) / PAGE_BYTES) as u32, pages));
+        }
+    }
+
+    fn unmap(&mut self) {
+        let Some(i) = self.some_map() else { return };
+        let (start, pages) = self.maps.swap_remove(i);
+        self.engine.unmap(self.addr(start), pages as usize * PAGE_BYTES).unwrap();
+        (start..start + pages).for_each(|p| drop(self.model.remove(&p)));
+    }
+
+    fn drop_part(&mut self) {
+        let Some(i) = self.some_map() else { return };
+        let (start, pages) = self.maps[i];
+        let from = self.rng.next(u64::from(pages)) as u32;
+        let n = self.rng.next(u64::from(pages - from)) as u32 + 1;
+        self.engine.drop_contents(self.addr(start + from), n as usize * PAGE_BYTES).unwrap();
+        (start + from..start + from + n).for_each(|p| drop(self.model.remove(&p)));
+    }
+
+    fn remap(&mut self) {
+        let Some(i) = self.some_map() else { return };
+        let (start, pages) = self.maps[i];
+        let new = self.rng.next(400) as u32 + 1;
+        let (from, len) = (self.addr(start), pages as usize * PAGE_BYTES);
+        let Ok(to) = self.engine.remap(from, len, new as usize * PAGE_BYTES, Place::Anywhere, false) else { return };
+        let to = ((to - BASE) / PAGE_BYTES) as u32;
+        let moved: Vec<(u32, PageBytes)> =
+            (0..pages).filter_map(|k| self.model.remove(&(start + k)).map(|b| (k, b))).collect();
+        for (k, bytes) in moved.into_iter().filter(|(k, _)| *k < new) {
+            self.model.insert(to + k, bytes);
+        }
+        self.maps[i] = (to, new);
+    }
+
+    fn pin(&mut self) {
+        let Some(i) = self.some_map() else { return };
+        let (start, pages) = self.maps[i];
+        let n = pages.min(20) as usize * PAGE_BYTES;
+        if self.rng.next(2) == 0 {
+            let _ = self.engine.pin(self.addr(start), n);
+        } else {
+            self.engine.unpin(self.addr(start), n).unwrap();
+        }
+    }
+
+    fn step(&mut self, step: u32) {
+        match self.rng.next(1000) {
+            0..450 => {
+                if let Some(p) = self.some_page() {
+                    self.write(p);
+                }
+            }
+            450..850 => {
+                if let Some(p) = self.some_page() {
+                    self.check(p, step);
+                }
+            }
+            850..870 => self.map(),
+            870..874 => self.unmap(),
+            874..900 => self.drop_part(),
+            900..910 => self.remap(),
+            910..920 => self.pin(),
+            920..960 => {
+                self.engine.reclaim_here();
+            }
+            960..970 => {
+                crate::reclaim::room::compact(&self.engine.core);
+            }
+            970..985 => {
+                let error = [Errno::EAGAIN, Errno::EBUSY, Errno::EFAULT][self.rng.next(3) as usize];
+                let n = self.rng.next(3);
+                self.pager().fail_drain(n, error);
+            }
+            985..993 => {
+                if let Some(p) = self.some_page() {
+                    let busy = self.rng.next(2) == 0;
+                    self.pager().set_busy(PageId(p), busy);
+                }
+            }
+            _ => {
+                if let Some(p) = self.some_page() {
+                    // A raw system call drops the page behind the engine's back.
+                    if self.pager().read(PageId(p)).is_some() {
+                        self.pager().drop_pages(PageId(p), 1).unwrap();
+                        self.model.remove(&p);
+                        self.check(p, step);
+                    }
+                }
+            }
+        }
+    }
+
+    fn validate(&self, step: u32) {
+        self.engine.core.validate(PAGES).unwrap_or_else(|e| panic!("step {step}: {e}"));
+        assert_eq!(self.pager().frames(), self.engine.core.frames.existing() as usize, "step {step}");
+        assert!(self.engine.core.resident_bytes() <= BUDGET, "step {step}: over budget");
+    }
+}
+
+#[test]
+fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
+    for seed in 1..=6 {
+        let mut w = world(seed);
+        w.map();
+        for step in 0..8_000 {
+            w.step(step);
+            if step % 16 == 0 {
+                w.validate(step);
+            }
+        }
+        w.validate(u32::MAX);
+        let mapped: Vec<u32> = w.maps.iter().flat_map(|m| m.0..m.0 + m.1).collect();
+        mapped.into_iter().for_each(|p| w.check(p, u32::MAX));
+        while !w.maps.is_empty() {
+            w.unmap();
+        }
+        let census = w.engine.core.validate(PAGES).unwrap();
+        assert_eq!(census, crate::shared::Census::default(), "seed {seed}: all was unmapped");
+        assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
+    }
+}
+
+#[test]
+fn new_memory_is_refused_when_everything_is_full_and_old_bytes_stay() {
+    let mut w = world(11);
+    let addr = w.engine.map(3000 * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
+    let start = ((addr - BASE) / PAGE_BYTES) as u32;
+    w.maps.push((start, 3000));
+    let mut rng = Rng(99);
+    let mut written = 0;
+    // Pages that shrink to 60 % at best: the budget holds about 1900 frames.
+    while !w.engine.core.full() && written < 3000 {
+        let mut page = [9u8; PAGE_BYTES];
+        page[..2400].iter_mut().for_each(|b| *b = rng.next(256) as u8);
+        while !w.pager().write(PageId(start + written), |p| *p = page) {
+            w.fault(start + written);
+        }
+        w.model.insert(start + written, page);
+        written += 1;
+    }
+    assert!(written > 2000 && written < 3000, "{written} pages were taken");
+    assert!(w.engine.map(PAGE_BYTES, 1, PROT_RW, Kind::Map).is_err());
+    (start..start + written).for_each(|p| w.check(p, 0));
+    w.validate(0);
+    w.unmap();
+    assert!(w.engine.map(PAGE_BYTES, 1, PROT_RW, Kind::Map).is_ok());
+}
+
+#[test]
+fn freed_arrays_give_up_records_at_once_and_are_used_again() {
+    let mut w = world(5);
+    let len = 1500 * PAGE_BYTES;
+    let a = w.engine.heap_alloc(len, 1, false).unwrap();
+    let start = ((a - BASE) / PAGE_BYTES) as u32;
+    w.maps.push((start, 1500));
+    (start..start + 1500).for_each(|p| w.write(p));
+    for _ in 0..10 {
+        w.engine.reclaim_here();
+    }
+    assert!(w.engine.core.validate(PAGES).unwrap().pooled > 0);
+    w.engine.heap_free(a).unwrap();
+    let census = w.engine.core.validate(PAGES).unwrap();
+    assert_eq!((census.pooled, census.kept, census.staged), (0, 0, 0));
+    let b = w.engine.heap_alloc(len, 1, true).unwrap();
+    let zero = ((b - BASE) / PAGE_BYTES) as u32;
+    w.model.clear();
+    (zero..zero + 1500).for_each(|p| w.check(p, 0));
+    assert!(w.engine.heap_free(b + PAGE_BYTES).is_err(), "not the start of an allocation");
+}

@@ -1,1 +1,198 @@
-//! Tests.
+//! Unmap, store and discard on a fake pager, one behaviour at a time.
+
+use super::compress::Bench;
+use super::discard::{Depth, discard};
+use super::store::store_window;
+use super::unmap::{Unmapped, unmap};
+use crate::config::Codec;
+use crate::fault::{self, Outcome, Strides};
+use crate::page::state::State;
+use crate::page::{BlockId, PageId};
+use crate::shared::{Core, Geometry};
+use crate::sim::FakePager;
+use crate::sync::Ordering;
+use weir_os::sys::Errno;
+
+fn core() -> Core<FakePager> {
+    let budget = 8 << 20;
+    let windows = Geometry::arena_windows(budget);
+    let g = Geometry { pages: 1024, windows, budget_bytes: budget, pool_max_percent: 90 };
+    let core = Core::new(FakePager::new(1024, windows), g, 1, Codec::Auto).unwrap();
+    (0..16).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
+    core
+}
+
+fn fill_block(core: &Core<FakePager>, block: u32, f: impl Fn(u32, &mut [u8; 4096])) {
+    for i in 0..64 {
+        let page = BlockId(block).page(i);
+        while !core.pager.write(page, |p| f(i, p)) {
+            assert!(matches!(
+                fault::resolve(core, &Strides::default(), page, 1),
+                Outcome::Installed(_) | Outcome::Stale
+            ));
+        }
+    }
+}
+
+fn text(i: u32, p: &mut [u8; 4096]) {
+    p.iter_mut().enumerate().for_each(|(k, b)| *b = ((k as u32 / 16 * (i % 40 + 3)) % 50) as u8 + b'0');
+}
+
+#[test]
+fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash() {
+    let (core, mut bench) = (core(), Bench::new());
+    fill_block(&core, 0, text);
+    assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(64));
+    assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 1);
+    let out = store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    assert_eq!((out.freed, out.given_back), (64, 0));
+    let census = core.validate(1024).unwrap();
+    assert_eq!(census.pooled, 64);
+    // Read it back as a stream: records are kept, and the second time out nothing is compressed.
+    for i in 0..64 {
+        fault::resolve(&core, &Strides::default(), PageId(i), 1);
+        let mut want = [0; 4096];
+        text(i, &mut want);
+        assert!(core.pager.read(PageId(i)).unwrap() == want);
+    }
+    let compressed = core.stats.pool_out.load(Ordering::Relaxed);
+    unmap(&core, BlockId(0));
+    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    let clean = core.stats.out_clean.load(Ordering::Relaxed);
+    assert!(clean > 32, "{clean} pages were found unchanged");
+    assert_eq!(core.stats.pool_out.load(Ordering::Relaxed) - compressed, 64 - clean);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn a_changed_page_is_compressed_again_and_its_old_record_freed() {
+    let (core, mut bench) = (core(), Bench::new());
+    fill_block(&core, 0, text);
+    unmap(&core, BlockId(0));
+    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    (0..64).for_each(|i| drop(fault::resolve(&core, &Strides::default(), PageId(i), 1)));
+    core.pager.write(PageId(40), |p| p[4000] ^= 1);
+    unmap(&core, BlockId(0));
+    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    core.validate(1024).unwrap();
+    fault::resolve(&core, &Strides::default(), PageId(40), 1);
+    let mut want = [0; 4096];
+    text(40, &mut want);
+    want[4000] ^= 1;
+    assert!(core.pager.read(PageId(40)).unwrap() == want);
+}
+
+#[test]
+fn same_filled_pages_take_no_room_at_all() {
+    let (core, mut bench) = (core(), Bench::new());
+    fill_block(&core, 1, |i, p| p.fill(i as u8));
+    unmap(&core, BlockId(1));
+    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    assert_eq!(core.validate(1024).unwrap().same, 64);
+    assert_eq!(core.pool.owned(), 0);
+    fault::resolve(&core, &Strides::default(), BlockId(1).page(9), 1);
+    assert_eq!(core.pager.read(BlockId(1).page(9)).unwrap(), [9; 4096]);
+}
+
+#[test]
+fn staged_pages_are_taken_back_without_expanding() {
+    let core = core();
+    fill_block(&core, 2, text);
+    unmap(&core, BlockId(2));
+    let page = BlockId(2).page(7);
+    assert!(matches!(fault::resolve(&core, &Strides::default(), page, 1), Outcome::Installed(_)));
+    assert!(core.stats.in_staged.load(Ordering::Relaxed) >= 1);
+    assert_eq!(core.table.word(page).load().state(), State::Resident);
+    assert_eq!(core.stats.pool_in.load(Ordering::Relaxed), 0);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn incompressible_pages_are_given_back_and_left_alone_for_a_while() {
+    let (core, mut bench) = (core(), Bench::new());
+    let mut x = 88172645463325252u64;
+    let noise: Vec<u8> = (0..64 * 4096)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 24) as u8
+        })
+        .collect();
+    fill_block(&core, 3, |i, p| p.copy_from_slice(&noise[i as usize * 4096..][..4096]));
+    unmap(&core, BlockId(3));
+    let out = store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    assert_eq!((out.freed, out.given_back), (0, 64));
+    assert!(core.stats.out_stuck.load(Ordering::Relaxed) <= 8, "the rest was given back untried");
+    assert_eq!(unmap(&core, BlockId(3)), Unmapped::Nothing, "it rests");
+    assert!(core.pager.read(BlockId(3).page(5)).unwrap()[..] == noise[5 * 4096..6 * 4096]);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn busy_pages_stay_and_the_others_go() {
+    let core = core();
+    fill_block(&core, 4, text);
+    core.pager.set_busy(BlockId(4).page(10), true);
+    assert_eq!(unmap(&core, BlockId(4)), Unmapped::Staged(63));
+    assert_eq!(core.table.word(BlockId(4).page(10)).load().state(), State::Resident);
+    assert_eq!(core.stats.out_busy.load(Ordering::Relaxed), 1);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn eagain_is_asked_again_and_a_refusal_leaves_the_page() {
+    let core = core();
+    fill_block(&core, 5, text);
+    core.pager.fail_drain(0, Errno::EAGAIN);
+    assert_eq!(unmap(&core, BlockId(5)), Unmapped::Staged(64));
+    fill_block(&core, 6, text);
+    core.pager.fail_drain(0, Errno::EFAULT);
+    assert_eq!(unmap(&core, BlockId(6)), Unmapped::Staged(63));
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn discarding_gives_frames_records_and_staged_frames_back() {
+    let (core, mut bench) = (core(), Bench::new());
+    for b in 0..3 {
+        fill_block(&core, b, text);
+    }
+    unmap(&core, BlockId(0));
+    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    unmap(&core, BlockId(1));
+    for b in 0..3 {
+        assert_eq!(discard(&core, BlockId(b), u64::MAX, Depth::All), 64);
+    }
+    let census = core.validate(1024).unwrap();
+    assert_eq!(census, crate::shared::Census::default());
+    assert_eq!(core.pool.owned(), 0);
+    // The window of block 1 is still queued, with nothing in it.
+    let out = store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    assert_eq!((out.freed, out.given_back), (0, 0));
+    assert_eq!(core.frames.free(), core.frames.existing());
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn a_damaged_record_is_reported_and_not_mapped() {
+    let (core, mut bench) = (core(), Bench::new());
+    fill_block(&core, 0, text);
+    unmap(&core, BlockId(0));
+    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
+    let h = core.table.word(PageId(20)).load().handle().unwrap();
+    crate::door::with_bytes(&core.pager, (h.0 as usize) << 4, 8, |b| b[6] ^= 0xff);
+    assert_eq!(fault::resolve(&core, &Strides::default(), PageId(20), 1), Outcome::Lost);
+    assert!(core.pager.read(PageId(20)).is_none());
+    fault::resolve(&core, &Strides::default(), PageId(21), 1);
+    let mut want = [0; 4096];
+    text(21, &mut want);
+    assert!(core.pager.read(PageId(21)).unwrap() == want, "its neighbours are whole");
+}
+
+#[test]
+fn a_fault_outside_every_mapping_is_foreign() {
+    let core = core();
+    core.table.block(BlockId(7)).set_valid(0);
+    assert_eq!(fault::resolve(&core, &Strides::default(), BlockId(7).page(0), 1), Outcome::Foreign);
+}
