@@ -26,11 +26,8 @@ struct Inject {
     busy: Vec<PageId>,
 }
 
-#[expect(
-    unsafe_code,
-    reason = "frames are handed out by contract to one owner at a time, as in the kernel pager"
-)]
 // SAFETY: the arena's cells follow the ownership rules of frames.
+#[expect(unsafe_code, reason = "frames are handed out to one owner at a time, as in the kernel pager")]
 unsafe impl Sync for FakePager {}
 
 impl FakePager {

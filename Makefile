@@ -1,0 +1,57 @@
+# The commands of the README. Needs: a Rust toolchain (see rust-version in Cargo.toml), a C compiler and make;
+# `make test` also needs the programs that it runs, see .ci/run.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+export WEIR_BIN ?= $(abspath $(TARGET))/release/weir
+export WEIR_VENV ?= $(abspath target/venv)
+
+SCALE ?= small
+SCENARIO ?= all
+REQUIREMENTS := tests/programs/requirements.txt
+VENV_STAMP := $(WEIR_VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench build check tidy unit shim programs venv fmt clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## work on data larger than the budget and check it, in under a minute
+	$(WEIR_BIN) demo
+
+test: ## run every suite; the last line counts them
+	cargo run -q -p xtask -- test
+
+bench: build ## measure against the kernel's own swap (SCENARIO=... for one)
+	$(WEIR_BIN) bench $(SCENARIO)
+
+build: ## build the release binaries into target/release
+	cargo build --release -p weir-cli -p weir-preload
+
+check: ## formatting, lints, repository checks
+	cargo run -q -p xtask -- test fmt clippy tidy
+
+tidy: ## repository checks alone
+	cargo run -q -p xtask -- tidy
+
+unit: ## unit tests alone: no kernel feature is needed
+	cargo run -q -p xtask -- test unit
+
+shim: build ## C programs against the preloaded library
+	cargo run -q -p xtask -- shim
+
+programs: build venv ## unmodified real programs (SCALE=small|full, ONLY=name)
+	python3 tests/programs/run.py --scale $(SCALE) $(addprefix --only ,$(ONLY))
+
+venv: $(VENV_STAMP) ## the Python packages of the programs suite, in target/venv
+
+$(VENV_STAMP): $(REQUIREMENTS)
+	python3 -m venv $(WEIR_VENV)
+	$(WEIR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
+	touch $@
+
+fmt: ## format the Rust sources
+	cargo fmt --all
+
+clean: ## remove everything that was built
+	cargo clean

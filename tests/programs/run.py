@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""Runs unmodified programs natively and under a reduced budget with `weir run`, and compares them.
+
+Per program: the input is made, the program runs natively, its peak of managed bytes is measured under
+a budget that nothing reaches, and it runs again under the budget that programs.toml names. What it
+leaves behind must be the same; a sampler checks from outside that Weir's RAM stays within the budget.
+A program that is missing is a failure which says what to install: nothing is skipped silently.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from fractions import Fraction
+
+try:
+    import tomllib
+except ImportError:
+    sys.exit("programs: Python 3.11 or newer is needed (tomllib)")
+
+import compare
+import inputs
+from sampler import Sampler
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+WEIR = pathlib.Path(os.environ.get("WEIR_BIN", ROOT / "target/release/weir"))
+VENV = pathlib.Path(os.environ.get("WEIR_VENV", ROOT / "target/venv"))
+MEASURING_BUDGET = "4G"
+PAGE = 4096
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Broken(Exception):
+    """The program cannot be judged: it is missing, or fails without Weir."""
+
+
+class Wrong(Exception):
+    """The program behaves differently under Weir."""
+
+
+def size(text):
+    """Bytes of a size such as 24M."""
+    number, unit = re.fullmatch(r"(\d+)([KMG]?)", str(text)).groups()
+    return int(number) * UNITS[unit]
+
+
+def human(count):
+    """A size in MiB for the table."""
+    return "-" if count is None else f"{count / (1 << 20):.1f}M"
+
+
+class Program:
+    """One row of programs.toml at one scale."""
+
+    def __init__(self, row, scale, folder):
+        self.row, self.name, self.folder = row, row["name"], pathlib.Path(folder)
+        self.values = {**row.get(scale, {})}
+        self.timeout_s = self.values["timeout_s"]
+        self.peak = self.setting("peak")
+        self.runs = self.values.get("each", [[]])
+
+    def setting(self, key, default=None):
+        """A value that the scale may set over the row."""
+        return self.values.get(key, self.row.get(key, default))
+
+    def check_needs(self):
+        """Raises Broken with what to install."""
+        missing = [tool for tool in self.row.get("needs", []) if not shutil.which(tool)]
+        if missing:
+            raise Broken(f"{', '.join(missing)} not found: install the package {self.row['packages']}")
+        if any("{venv}" in part for part in self.row["command"]) and not (VENV / "bin/python").exists():
+            raise Broken(f"no Python environment at {VENV}: run `make venv`")
+
+    def commands(self):
+        """The argument vectors, filled in; lists among the values are spliced."""
+        fixed = {
+            "in": str(self.folder / "in"), "out": str(self.folder / "out"), "tmp": str(self.folder),
+            "venv": str(VENV / "bin/python"), "root": str(ROOT), **self.values,
+        }
+        if "needs_python" in self.row:
+            fixed["testpython"] = test_python(tuple(self.row["needs_python"]))
+        for values in self.runs:
+            table = fixed | {str(index): value for index, value in enumerate(values)}
+            command = []
+            for part in self.row["command"]:
+                whole = re.fullmatch(r"\{(\w+)\}", part)
+                if whole and isinstance(table[whole[1]], list):
+                    command += table[whole[1]]
+                else:
+                    command.append(re.sub(r"\{(\w+)\}", lambda hit: str(table[hit[1]]), part))
+            yield command
+
+    def budget(self, peak):
+        """Bytes, whole pages."""
+        wanted = int(peak * Fraction(self.row["fraction"]))
+        return max(wanted, size(self.row["min_budget"])) // PAGE * PAGE
+
+    def make_input(self):
+        """Writes the input file; the folder is the program's own."""
+        inputs.GENERATORS[self.row.get("input", "nothing")](self.folder, self.values.get("amount", 0))
+
+    def judge_text(self):
+        """Raises Wrong when something forbidden was printed, or something required was not."""
+        texts = {stream: (self.folder / stream).read_text(errors="replace") for stream in ("stdout", "stderr")}
+        for pattern in self.row.get("require", []):
+            printed = sum(len(re.findall(pattern, text)) for text in texts.values())
+            if printed != len(self.runs):
+                raise Wrong(f"printed `{pattern}` {printed} times in {len(self.runs)} runs")
+        for stream, text in texts.items():
+            for pattern in self.row.get("forbid", []):
+                if hit := re.search(f".*{pattern}.*", text):
+                    raise Wrong(f"printed: {hit[0].strip()[:200]}")
+            # With --quiet, a word of Weir is an error message.
+            if stream == "stderr" and (hit := re.search("^weir: .*", text, re.M)):
+                raise Wrong(hit[0][:300])
+
+
+def test_python(modules):
+    """A Python interpreter that has the given modules of its own test suite."""
+    asked = os.environ.get("WEIR_TEST_PYTHON")
+    candidates = [asked] if asked else [sys.executable, "python3", "/usr/bin/python3"]
+    code = f"import {', '.join(modules)}, sys; print(sys.executable)"
+    for candidate in candidates:
+        try:
+            found = subprocess.run([candidate, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        except OSError:
+            continue
+        if found.returncode == 0:
+            return found.stdout.splitlines()[-1]
+    raise Broken(
+        f"no Python with {', '.join(modules)} (tried {', '.join(candidates)}): install libpython3-testsuite "
+        "(Debian: libpython3.11-testsuite) or name an interpreter in WEIR_TEST_PYTHON"
+    )
+
+
+def run_one(program, command, prefix, budget):
+    """Runs one command in the program's folder; returns (status, seconds, sampler findings or None)."""
+    folder = program.folder
+    env = {**os.environ, **program.row.get("env", {}), "TMPDIR": str(folder)}
+    with open(folder / "stdout", "ab") as out, open(folder / "stderr", "ab") as err:
+        began = time.monotonic()
+        child = subprocess.Popen(
+            prefix + command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            start_new_session=True,
+        )
+        sampler = None
+        if budget is not None:
+            sampler = Sampler(child.pid, budget, program.row.get("may_stop", True))
+            sampler.start()
+        try:
+            status = child.wait(program.timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            findings = sampler.finish() if sampler else None
+            seconds = time.monotonic() - began
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    return status, seconds, findings
+
+
+def run_all(program, prefix, budget=None):
+    """Runs all commands of a program from a clean slate; returns (fingerprint, seconds, findings)."""
+    for name in ("stdout", "stderr", "out"):
+        (program.folder / name).unlink(missing_ok=True)
+    total_s, merged = 0.0, None
+    for command in program.commands():
+        status, seconds, findings = run_one(program, command, prefix, budget)
+        total_s += seconds
+        shown = " ".join(command)[:150]
+        if findings is not None:
+            merged = findings if merged is None else {
+                key: (max if key.startswith("max") else int.__add__)(merged[key], findings[key]) for key in findings
+            }
+        if status is None:
+            raise Wrong(f"hang: not finished after {program.timeout_s} s: {shown}")
+        if status != 0 and program.row["compare"] != "junit":
+            tail = (program.folder / "stderr").read_text(errors="replace").strip().splitlines()[-3:]
+            raise Wrong(f"exit status {status}: {shown}: {' / '.join(tail)}")
+    program.judge_text()
+    return compare.fingerprint(program.row["compare"], program.folder), total_s, merged
+
+
+def natively(program):
+    """A native run; its failure is the program's, not Weir's."""
+    try:
+        return run_all(program, [])
+    except Wrong as wrong:
+        raise Broken(f"fails without Weir: {wrong}") from wrong
+
+
+def under_weir(program, budget, pager, sampled):
+    """A run under `weir run`; adds the statistics of all its processes, the largest where it is a peak."""
+    for old in program.folder.glob("stats.*"):
+        old.unlink()
+    prefix = [str(WEIR), "run", "--quiet", "--memory", str(budget), "--stats", str(program.folder / "stats.%p"), "--"]
+    if pager:
+        prefix = ["env", f"WEIR_PAGER={pager}", *prefix]
+    mark, seconds, findings = run_all(program, prefix, budget if sampled else None)
+    stats = {}
+    for path in program.folder.glob("stats.*"):
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            join = int.__add__ if key in ("pgfault", "pgmajfault", "zswpin", "zswpout") else max
+            stats[key] = join(stats.get(key, 0), int(value))
+    if not stats and program.row.get("reports", True) and program.row.get("must_fault", True):
+        raise Wrong("no statistics were written: the engine never started")
+    return mark, seconds, stats, findings
+
+
+def judge(program, row, conflicts, native, mark):
+    """Raises Wrong when the reduced run differs or left its budget; fills in the table's row."""
+    if changed := compare.differences(native, mark, conflicts):
+        raise Wrong(f"{len(changed)} difference(s): " + "; ".join(changed[:6]))
+    expected = compare.differences(native, mark)
+    stale = [name for name in conflicts if not any(name in line for line in expected)]
+    if stale:
+        raise Wrong(f"listed as conflict but the same: {', '.join(stale)}")
+    found, stats = row["sampler"], row["stats"]
+    if stats.get("weir_peak_resident_bytes", 0) > row["budget"]:
+        raise Wrong(f"own count above the budget of {row['budget']} bytes: {stats['weir_peak_resident_bytes']}")
+    if found["overshoots"]:
+        raise Wrong(f"{found['overshoots']} sample(s) above the budget, at most {human(found['max_bytes'])}")
+    if not program.row.get("must_fault", True):
+        return
+    if found["samples"] == 0:
+        raise Wrong("the sampler never saw memory of Weir: was the program managed at all?")
+    if not program.row.get("reports", True):
+        return
+    if sum(stats.get(key, 0) for key in ("zswpin", "pswpin", "pgmajfault")) == 0:
+        raise Wrong("no page ever came back from a tier: the budget did not bind")
+
+
+def check(program, options, conflicts):
+    """Runs one program; returns the row of the table (a dict) with `result` ok, broken or wrong."""
+    row = {"program": program.name, "native_s": None, "weir_s": None, "peak": None, "budget": None, "reason": ""}
+    try:
+        program.check_needs()
+        program.make_input()
+        native, row["native_s"], _ = natively(program)
+        if options.native_only:
+            again, row["weir_s"], _ = natively(program)
+            if changed := compare.differences(native, again):
+                raise Broken(f"two native runs differ: {'; '.join(changed[:6])}")
+        else:
+            row["peak"] = size(program.peak) if program.peak else measure(program, options.pager, native)
+            row["budget"] = program.budget(row["peak"])
+            ran = under_weir(program, row["budget"], options.pager, sampled=True)
+            mark, row["weir_s"], row["stats"], row["sampler"] = ran
+            judge(program, row, conflicts, native, mark)
+            if row["sampler"]["samples"] == 0 and not program.row.get("must_fault", True):
+                row["reason"] = "never needed the engine"
+        row["result"] = "ok"
+    except Broken as reason:
+        row["result"], row["reason"] = "broken", str(reason)
+    except Wrong as reason:
+        row["result"], row["reason"] = "wrong", str(reason)
+    return row
+
+
+def measure(program, pager, native):
+    """Peak managed bytes of a run that its budget does not limit; the answer must be right there too."""
+    mark, _, stats, _ = under_weir(program, MEASURING_BUDGET, pager, sampled=False)
+    if changed := compare.differences(native, mark):
+        raise Wrong(f"already with {MEASURING_BUDGET}: {'; '.join(changed[:6])}")
+    return stats["weir_peak_managed_bytes"]
+
+
+HEADER = (
+    f"{'program':<24} {'native s':>8} {'weir s':>8} {'peak':>8} {'budget':>8} {'p/b':>5} {'max RAM':>8} "
+    f"{'samples':>7} {'faults':>8}  result"
+)
+
+
+def table_line(row):
+    """One line of the table for people."""
+
+    def seconds(value):
+        return "-" if value is None else f"{value:.1f}"
+
+    found, stats = row.get("sampler") or {}, row.get("stats") or {}
+    ratio = f"{row['peak'] / row['budget']:.2f}" if row["budget"] else "-"
+    line = (
+        f"{row['program']:<24} {seconds(row['native_s']):>8} {seconds(row['weir_s']):>8} {human(row['peak']):>8} "
+        f"{human(row['budget']):>8} {ratio:>5} {human(found.get('max_bytes')):>8} {found.get('samples', '-'):>7} "
+        f"{stats.get('pgfault', '-'):>8}  {row['result']}"
+    )
+    return line + (f": {row['reason']}" if row["reason"] else "")
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", help="run this program (may be repeated)")
+    parser.add_argument("--scale", choices=("small", "full"), default="small")
+    parser.add_argument("--pager", choices=("move", "copy"), help="force one of the two ways to move pages")
+    parser.add_argument("--native-only", action="store_true", help="run natively twice and compare")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--report", metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of programs that did not pass")
+    return parser.parse_args()
+
+
+def main():
+    """Runs the chosen programs; the exit status is 0 when all passed."""
+    options = arguments()
+    with open(HERE / "programs.toml", "rb") as file:
+        data = tomllib.load(file)
+    rows = data["program"]
+    if options.list:
+        print("\n".join(row["name"] for row in rows))
+        return 0
+    names = {row["name"] for row in rows}
+    if unknown := set(options.only or ()) - names:
+        sys.exit(f"programs: no such program: {', '.join(sorted(unknown))}")
+    if not options.native_only and not os.access(WEIR, os.X_OK):
+        sys.exit(f"programs: {WEIR} not found: run `make build` or set WEIR_BIN")
+    results = []
+    print(HEADER, flush=True)
+    for row in rows:
+        if options.only and row["name"] not in options.only:
+            continue
+        conflicts = [entry["test"] for entry in data.get("conflict", []) if entry["program"] == row["name"]]
+        folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")
+        result = check(Program(row, options.scale, folder), options, conflicts)
+        results.append(result)
+        print(table_line(result), flush=True)
+        if options.keep and result["result"] != "ok":
+            print(f"    kept: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    if options.report:
+        pathlib.Path(options.report).write_text(json.dumps(results, indent=2) + "\n")
+    passed = sum(result["result"] == "ok" for result in results)
+    print(f"{passed} passed, {len(results) - passed} failed")
+    return 0 if passed == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

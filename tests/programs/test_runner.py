@@ -1,0 +1,219 @@
+"""Tests of the runner itself: a false answer, a hang, an overshoot or an idle engine must not pass.
+
+`weir` is played by a small script here, so that each failure can be had on purpose.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import compare
+import run
+import sampler
+
+SMAPS = b"""\
+200000000000-200000400000 rw-p 00000000 00:00 0 
+Size:               4096 kB
+Rss:                 400 kB
+Pss:                 200 kB
+Swap:                  0 kB
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0                          [anon:weir-frames]
+Size:               4096 kB
+Rss:                  40 kB
+Pss:                  40 kB
+7f0000400000-7f0000800000 r-xp 00001000 08:01 1234                       /usr/lib/libc.so.6
+Rss:                1000 kB
+Pss:                  10 kB
+"""
+
+# Holds 24 MiB at the address that it is given; tells on stdout when they are touched, ends when stdin ends.
+HOLDER = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+size = 24 << 20
+start = libc.mmap(int(sys.argv[1], 16), size, 3, 0x22 | 0x100000, -1, 0)
+assert start == int(sys.argv[1], 16), start
+ctypes.memset(start, 1, size)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+# Takes the arguments of `weir run`, writes statistics, runs the program.
+FAKE_WEIR = """#!/bin/sh
+while [ "$1" != -- ]; do
+    [ "$1" = --stats ] && stats=$(echo "$2" | sed "s/%p/$$/")
+    [ "$1" = --memory ] && memory=$2
+    shift
+done
+shift
+printf 'pgfault 10\\nzswpin {back}\\nweir_peak_resident_bytes {resident}\\nweir_peak_managed_bytes 50000000\\n' > "$stats"
+{before}
+"$@"
+status=$?
+{after}
+exit $status
+"""
+
+
+def row(**changes):
+    """A row of the table whose program prints one line."""
+    base = {
+        "name": "echo", "command": ["sh", "-c", "echo answer; {more}"], "compare": "stdout", "fraction": "1/2",
+        "min_budget": "1M", "must_fault": False, "small": {"timeout_s": 5, "more": "true"},
+    }
+    return base | changes
+
+
+class Runner(unittest.TestCase):
+    """The runner against a `weir` that misbehaves."""
+
+    def judge(self, table_row, back=1, resident=1, before="", after="", conflicts=()):
+        """Runs one row and returns (result, reason)."""
+        with tempfile.TemporaryDirectory() as folder:
+            weir = pathlib.Path(folder) / "fake-weir"
+            weir.write_text(FAKE_WEIR.format(back=back, resident=resident, before=before, after=after))
+            weir.chmod(0o755)
+            work = pathlib.Path(folder) / "work"
+            work.mkdir()
+            kept, run.WEIR = run.WEIR, weir
+            try:
+                options = argparse.Namespace(native_only=False, pager=None)
+                result = run.check(run.Program(table_row, "small", work), options, list(conflicts))
+            finally:
+                run.WEIR = kept
+        return result["result"], result["reason"]
+
+    def test_same_output_passes(self):
+        self.assertEqual(self.judge(row()), ("ok", "never needed the engine"))
+
+    def test_other_output_is_wrong(self):
+        result, reason = self.judge(row(), after="echo more")
+        self.assertEqual(result, "wrong")
+        self.assertIn("weir only", reason)
+
+    def test_other_status_is_wrong(self):
+        result, reason = self.judge(row(), before="exit 3")
+        self.assertEqual(result, "wrong")
+        self.assertIn("exit status 3", reason)
+
+    def test_hang_is_wrong(self):
+        result, reason = self.judge(row(small={"timeout_s": 1, "more": "true"}), before="sleep 30")
+        self.assertEqual(result, "wrong")
+        self.assertIn("hang", reason)
+
+    def test_native_failure_is_broken(self):
+        result, reason = self.judge(row(small={"timeout_s": 5, "more": "exit 4"}))
+        self.assertEqual(result, "broken")
+        self.assertIn("without Weir", reason)
+
+    def test_missing_program_names_the_package(self):
+        result, reason = self.judge(row(needs=["no-such-tool"], packages="some-package"))
+        self.assertEqual(result, "broken")
+        self.assertIn("some-package", reason)
+
+    def test_forbidden_output_fails(self):
+        result, reason = self.judge(row(forbid=["corrupt"]), before="echo corrupt >&2")
+        self.assertEqual(result, "wrong")
+        self.assertIn("corrupt", reason)
+
+    def test_run_that_did_nothing_is_wrong_where_its_words_are_required(self):
+        table_row = row(compare="exit", require=["answer"])
+        self.assertEqual(self.judge(table_row)[0], "ok")
+        result, reason = self.judge(table_row, before="exit 0")
+        self.assertEqual(result, "wrong")
+        self.assertIn("0 times", reason)
+
+    def test_word_of_weir_is_wrong(self):
+        result, reason = self.judge(row(), after="echo weir: budget and pool are full >&2")
+        self.assertEqual(result, "wrong")
+        self.assertIn("pool are full", reason)
+
+    def test_unmanaged_program_is_wrong(self):
+        result, reason = self.judge(row(must_fault=True))
+        self.assertEqual(result, "wrong")
+        self.assertIn("never saw memory of Weir", reason)
+
+    def test_own_count_above_the_budget_is_wrong(self):
+        result, reason = self.judge(row(), resident=900_000_000)
+        self.assertEqual(result, "wrong")
+        self.assertIn("above the budget", reason)
+
+    def test_listed_conflict_that_is_none_is_wrong(self):
+        result, reason = self.judge(row(), conflicts=["test_gone"])
+        self.assertEqual(result, "wrong")
+        self.assertIn("test_gone", reason)
+
+
+class Sampling(unittest.TestCase):
+    """The sampler against text and against a process with memory in Weir's range."""
+
+    def test_only_mappings_of_weir_count(self):
+        self.assertEqual(sampler.weir_bytes(SMAPS), (440 * 1024, 240 * 1024))
+
+    def observe(self, address, budget, may_stop=True):
+        """What the sampler finds in a process that holds 24 MiB at an address."""
+        command = [sys.executable, "-c", HOLDER, hex(address)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            self.assertEqual(child.stdout.readline(), b"ready\n")
+            watch = sampler.Sampler(child.pid, budget, may_stop)
+            for _ in range(20):
+                watch.sample(child.pid)
+            watch.start()
+            return watch.finish()
+
+    def test_process_above_its_budget_is_an_overshoot(self):
+        found = self.observe(sampler.WEIR_RANGE[0], 16 << 20)
+        self.assertGreaterEqual(found["overshoots"], 20)
+        self.assertGreaterEqual(found["max_exact_bytes"], 24 << 20)
+
+    def test_process_within_its_budget_is_none(self):
+        found = self.observe(sampler.WEIR_RANGE[0], 64 << 20)
+        self.assertEqual(found["overshoots"], 0)
+        self.assertGreaterEqual(found["samples"], 20)
+        self.assertGreaterEqual(found["exact_samples"], 2)
+        self.assertGreaterEqual(found["max_bytes"], 24 << 20)
+
+    def test_memory_elsewhere_is_not_weirs(self):
+        self.assertEqual(self.observe(sampler.WEIR_RANGE[1], 16 << 20)["samples"], 0)
+
+    def test_processes_that_must_not_be_stopped_are_judged_by_plain_readings(self):
+        found = self.observe(sampler.WEIR_RANGE[0], 16 << 20, may_stop=False)
+        self.assertEqual(found["exact_samples"], 0)
+        self.assertGreaterEqual(found["overshoots"], 20)
+
+
+class Comparing(unittest.TestCase):
+    """Reports and differences."""
+
+    def test_outcomes_are_read_from_a_report(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "out"
+            report.write_text(
+                '<testsuites><testsuite><testcase name="a"/><testcase classname="c" name="b"><failure/></testcase>'
+                '<testcase name="at 0x7f00aabbcc"><skipped/></testcase></testsuite></testsuites>'
+            )
+            self.assertEqual(compare.junit_outcomes(report), ["a passed", "at 0x- skipped", "c.b failure"])
+            self.assertIn("no report", compare.junit_outcomes(report.with_name("none"))[0])
+
+    def test_differences_name_both_sides_and_skip_conflicts(self):
+        changed = compare.differences("a passed\nb passed", "a passed\nb failure")
+        self.assertEqual(changed, ["native only: b passed", "weir only:   b failure"])
+        self.assertEqual(compare.differences("a passed\nb passed", "a passed\nb failure", ["b "]), [])
+
+    def test_budget_is_a_share_of_the_peak_in_whole_pages(self):
+        program = run.Program(row(fraction="2/3", min_budget="1M"), "small", "/tmp")
+        self.assertEqual(program.budget(3 * 4096 * 1000 + 5), 2 * 4096 * 1000)
+        self.assertEqual(program.budget(10), 1 << 20)
+
+
+if __name__ == "__main__":
+    tests = unittest.TestLoader().loadTestsFromModule(sys.modules[__name__])
+    outcome = unittest.TextTestRunner(verbosity=1).run(tests)
+    bad = len(outcome.failures) + len(outcome.errors) + len(outcome.skipped)
+    print(f"{outcome.testsRun - bad} passed, {bad} failed")
+    sys.exit(0 if bad == 0 else 1)

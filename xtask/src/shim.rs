@@ -1,0 +1,219 @@
+//! Runs the C programs of `tests/shim` natively and under `weir run`: both must say and answer the same.
+
+use crate::places;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Far below the 64-200 MB that each program touches.
+const BUDGET_BYTES: u64 = 32 << 20;
+const NATIVE_SECONDS: u32 = 120;
+/// Every page of a program goes out and comes back many times; the machine may be busy.
+const WEIR_SECONDS: u32 = 300;
+const CFLAGS: &[&str] = &["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
+
+/// Compiles and runs the named programs (all when none is named); true when all passed.
+pub fn run(words: &[String]) -> bool {
+    let native_only = words.iter().any(|word| word == "--native-only");
+    let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with("--")).collect();
+    let programs = match sources(&wanted) {
+        Ok(programs) => programs,
+        Err(reason) => {
+            println!("shim: {reason}\n0 passed, 1 failed");
+            return false;
+        }
+    };
+    let mut failed = 0;
+    for source in &programs {
+        let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        match check(source, &name, native_only) {
+            Ok(note) => println!("ok   {name:<16} {note}"),
+            Err(reason) => {
+                failed += 1;
+                println!("FAIL {name:<16} {reason}");
+            }
+        }
+    }
+    println!("{} passed, {failed} failed", programs.len() - failed);
+    failed == 0 && !programs.is_empty()
+}
+
+fn sources(wanted: &[&String]) -> Result<Vec<PathBuf>, String> {
+    let folder = places::root().join("tests/shim");
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .collect();
+    found.sort();
+    let stem = |path: &PathBuf| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(unknown) = wanted.iter().find(|name| !found.iter().any(|path| stem(path) == ***name)) {
+        return Err(format!("no program {unknown} in {}", folder.display()));
+    }
+    if !wanted.is_empty() {
+        found.retain(|path| wanted.iter().any(|name| stem(path) == **name));
+    }
+    Ok(found)
+}
+
+/// What a run left behind.
+struct Ran {
+    status: String,
+    stdout: String,
+    stderr: String,
+    seconds: f64,
+}
+
+fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String> {
+    let program = compile(source, name)?;
+    let folder = places::target().join("shim").join(format!("{name}.run"));
+    // What an earlier run left must not be taken for this one's.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let native = bounded(&[program.display().to_string()], NATIVE_SECONDS, &folder)?;
+    if native.status != "0" {
+        return Err(format!("fails without Weir: status {}: {}", native.status, last_lines(&native.stderr)));
+    }
+    if native_only {
+        return Ok(format!("native {:.1} s", native.seconds));
+    }
+    let command = under_weir(&program, &folder)?;
+    let weir = bounded(&command, WEIR_SECONDS, &folder)?;
+    if weir.status != native.status {
+        let meaning = if weir.status == "124" { " (hang)" } else { "" };
+        return Err(format!("status {}{meaning} under Weir: {}", weir.status, last_lines(&weir.stderr)));
+    }
+    if weir.stdout != native.stdout {
+        return Err(format!("other output under Weir: {}", last_lines(&weir.stdout)));
+    }
+    let peak = statistics(&folder)?;
+    Ok(format!(
+        "native {:.1} s, weir {:.1} s, peak {} MiB in {} MiB",
+        native.seconds,
+        weir.seconds,
+        peak >> 20,
+        BUDGET_BYTES >> 20
+    ))
+}
+
+fn compile(source: &Path, name: &str) -> Result<PathBuf, String> {
+    let folder = places::target().join("shim");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let program = folder.join(name);
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let output = Command::new(&compiler).args(CFLAGS).arg(source).arg("-o").arg(&program).output();
+    let output = output.map_err(|error| format!("{compiler}: {error}: install the package gcc"))?;
+    if !output.status.success() {
+        return Err(format!("does not compile: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(program)
+}
+
+fn under_weir(program: &Path, folder: &Path) -> Result<Vec<String>, String> {
+    let weir = places::weir();
+    if !weir.is_file() {
+        return Err(format!("{} not found: run `make build` or set WEIR_BIN", weir.display()));
+    }
+    let stats = folder.join("%p.stats").display().to_string();
+    let words = [
+        &weir.display().to_string(),
+        "run",
+        "--quiet",
+        "--memory",
+        &BUDGET_BYTES.to_string(),
+        "--stats",
+        &stats,
+        "--",
+    ];
+    let mut command: Vec<String> = words.iter().map(|word| word.to_string()).collect();
+    command.push(program.display().to_string());
+    Ok(command)
+}
+
+/// Runs a command under timeout(1), which ends the whole process group.
+fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, String> {
+    let began = std::time::Instant::now();
+    let output = Command::new("timeout")
+        .args(["--kill-after=5", &seconds.to_string()])
+        .args(command)
+        .current_dir(folder)
+        .output()
+        .map_err(|error| format!("timeout: {error}: install the package coreutils"))?;
+    let status = output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
+    Ok(Ran {
+        status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+/// Checks what the engines of the program and its children wrote; returns the largest managed peak in bytes.
+fn statistics(folder: &Path) -> Result<u64, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut peak = 0;
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_none_or(|extension| extension != "stats") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let values = key_values(&text);
+        let value =
+            |key: &str| values.get(key).copied().ok_or_else(|| format!("{}: no key {key}", path.display()));
+        let resident = value("weir_peak_resident_bytes")?;
+        if resident > BUDGET_BYTES {
+            return Err(format!("held {resident} bytes of RAM, budget {BUDGET_BYTES}"));
+        }
+        peak = peak.max(value("weir_peak_managed_bytes")?);
+    }
+    if peak <= BUDGET_BYTES {
+        return Err(format!(
+            "managed at most {peak} bytes: the budget of {BUDGET_BYTES} never bound, so nothing was tested"
+        ));
+    }
+    Ok(peak)
+}
+
+fn key_values(text: &str) -> BTreeMap<&str, u64> {
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter_map(|(key, value)| Some((key, value.trim().parse().ok()?))).collect()
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.trim().lines().collect();
+    lines[lines.len().saturating_sub(4)..].join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_are_read_by_key() {
+        let values = key_values("pgfault 12\nweir_pager 1\nbroken\nx y\n");
+        assert_eq!(values.get("pgfault"), Some(&12));
+        assert_eq!(values.get("weir_pager"), Some(&1));
+        assert_eq!(values.len(), 2);
+    }
+
+    #[test]
+    fn a_run_that_never_needed_the_budget_is_a_failure() {
+        let folder = places::target().join("shim-statistics-test");
+        std::fs::create_dir_all(&folder).expect("folder");
+        let write = |text: &str| std::fs::write(folder.join("1.stats"), text).expect("write");
+        write("weir_peak_resident_bytes 5\nweir_peak_managed_bytes 5\n");
+        assert!(statistics(&folder).expect_err("too small").contains("nothing was tested"));
+        write("weir_peak_resident_bytes 99999999999\nweir_peak_managed_bytes 99999999999\n");
+        assert!(statistics(&folder).expect_err("overshoot").contains("held"));
+        write("weir_peak_resident_bytes 5\nweir_peak_managed_bytes 99999999999\n");
+        assert_eq!(statistics(&folder), Ok(99_999_999_999));
+        std::fs::remove_dir_all(&folder).expect("clean up");
+    }
+
+    #[test]
+    fn every_program_is_found_and_an_unknown_name_refused() {
+        assert!(sources(&[]).expect("programs").len() >= 10);
+        assert!(sources(&[&"no-such-program".to_string()]).is_err());
+        assert_eq!(sources(&[&"fork".to_string()]).expect("fork").len(), 1);
+    }
+}

@@ -1,0 +1,311 @@
+//! Every suite of the project as data, and the runner that says at the end which ran and how they ended.
+//!
+//! A suite that cannot run (a tool or a permission is missing) fails and says what to do; one that runs fewer tests
+//! than it must have fails too, so an empty suite is never green.
+
+use crate::places;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a suite needs besides Rust.
+enum Need {
+    /// An executable and the package that has it.
+    Tool(&'static str, &'static str),
+    /// The right to open a userfaultfd that serves kernel-mode faults.
+    Userfaultfd,
+}
+
+struct Suite {
+    name: &'static str,
+    command: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+    needs: &'static [Need],
+    /// Fewer tests than this mean that the suite did not really run; 0 for checks that count nothing.
+    tests_min: usize,
+    minutes_max: u64,
+}
+
+/// Runs the checks that need no kernel feature: the common case.
+const fn plain(
+    name: &'static str,
+    command: &'static [&'static str],
+    tests_min: usize,
+    minutes_max: u64,
+) -> Suite {
+    Suite { name, command, env: &[], needs: &[], tests_min, minutes_max }
+}
+
+const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "-p", "weir-os", "--test", "*"];
+const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
+const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
+const KERNEL: &[Need] = &[Need::Userfaultfd];
+const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
+const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
+const VENV: &[Need] = &[Need::Tool("python3", "python3 python3-venv"), Need::Tool("make", "make")];
+
+/// All suites, in the order in which they run: quick ones first.
+const SUITES: &[Suite] = &[
+    plain("fmt", &["cargo", "fmt", "--all", "--check"], 0, 2),
+    plain("clippy", &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], 0, 10),
+    plain("tidy", &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"], 6, 5),
+    plain("unit", &["cargo", "test", "--workspace", "--lib", "--bins"], 30, 15),
+    plain("doc", &["cargo", "test", "--workspace", "--doc"], 0, 10),
+    Suite {
+        name: "loom",
+        command: &["cargo", "test", "-p", "weir", "--release", "--lib", "loom", "--"],
+        // Its own folder: the cfg would make cargo rebuild everything at every change of suite.
+        env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "target/loom")],
+        needs: &[],
+        tests_min: 1,
+        minutes_max: 15,
+    },
+    Suite {
+        name: "kernel-move",
+        command: KERNEL_TESTS,
+        env: MOVE,
+        needs: KERNEL,
+        tests_min: 1,
+        minutes_max: 10,
+    },
+    Suite {
+        name: "kernel-copy",
+        command: KERNEL_TESTS,
+        env: COPY,
+        needs: KERNEL,
+        tests_min: 1,
+        minutes_max: 10,
+    },
+    plain("release-build", &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload"], 0, 15),
+    Suite {
+        name: "cli",
+        command: &["cargo", "test", "-p", "weir-cli", "--test", "*"],
+        env: &[],
+        needs: KERNEL,
+        tests_min: 1,
+        minutes_max: 10,
+    },
+    Suite {
+        name: "shim-move",
+        command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
+        env: MOVE,
+        needs: C,
+        tests_min: 10,
+        minutes_max: 15,
+    },
+    Suite {
+        name: "shim-copy",
+        command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
+        env: COPY,
+        needs: C,
+        tests_min: 10,
+        minutes_max: 15,
+    },
+    Suite {
+        name: "venv",
+        command: &["make", "-s", "venv"],
+        env: &[],
+        needs: VENV,
+        tests_min: 0,
+        minutes_max: 5,
+    },
+    Suite {
+        name: "runner",
+        command: &["python3", "tests/programs/test_runner.py"],
+        env: &[],
+        needs: &[Need::Tool("python3", "python3")],
+        tests_min: 1,
+        minutes_max: 2,
+    },
+    Suite {
+        name: "programs",
+        command: &[
+            "python3",
+            "tests/programs/run.py",
+            "--scale",
+            "small",
+            "--report",
+            "target/programs.json",
+        ],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 16,
+        minutes_max: 25,
+    },
+];
+
+/// How a suite ended.
+struct Outcome {
+    name: &'static str,
+    tests: usize,
+    took: Duration,
+    /// Why it failed; none when it passed.
+    failure: Option<String>,
+}
+
+/// Prints the names.
+pub fn list() -> bool {
+    for suite in SUITES {
+        println!("{:<14} {}", suite.name, suite.command.join(" "));
+    }
+    true
+}
+
+/// Runs the named suites, all when none is named; prints the table and `N passed, N failed` as the last line.
+pub fn run(wanted: &[String]) -> bool {
+    if let Some(unknown) = wanted.iter().find(|name| !SUITES.iter().any(|suite| suite.name == **name)) {
+        eprintln!("xtask: no suite {unknown}; `cargo run -p xtask -- suites` lists them");
+        return false;
+    }
+    let chosen: Vec<&Suite> = SUITES
+        .iter()
+        .filter(|suite| wanted.is_empty() || wanted.iter().any(|name| name == suite.name))
+        .collect();
+    let outcomes: Vec<Outcome> = chosen.iter().map(|suite| run_one(suite)).collect();
+    println!("\n{:<14} {:<7} {:>6} {:>8}", "suite", "result", "tests", "seconds");
+    for outcome in &outcomes {
+        let result = if outcome.failure.is_none() { "passed" } else { "FAILED" };
+        let reason = outcome.failure.as_deref().unwrap_or("");
+        println!(
+            "{:<14} {result:<7} {:>6} {:>8.1}  {reason}",
+            outcome.name,
+            outcome.tests,
+            outcome.took.as_secs_f64()
+        );
+    }
+    if !wanted.is_empty() {
+        println!("(only {} of {} suites were asked for)", chosen.len(), SUITES.len());
+    }
+    let failed = outcomes.iter().filter(|outcome| outcome.failure.is_some()).count();
+    println!("{} passed, {failed} failed", outcomes.len() - failed);
+    failed == 0
+}
+
+fn run_one(suite: &'static Suite) -> Outcome {
+    println!("\n== {} : {}", suite.name, suite.command.join(" "));
+    let began = Instant::now();
+    let (tests, failure) = match suite.needs.iter().find_map(missing) {
+        Some(what) => (0, Some(what)),
+        None => match execute(suite) {
+            Ok(tests) if tests < suite.tests_min => {
+                let what = format!("ran {tests} tests, at least {} were to be run", suite.tests_min);
+                (tests, Some(what))
+            }
+            Ok(tests) => (tests, None),
+            Err(what) => (0, Some(what)),
+        },
+    };
+    if let Some(what) = &failure {
+        println!("== {} FAILED: {what}", suite.name);
+    }
+    Outcome { name: suite.name, tests, took: began.elapsed(), failure }
+}
+
+/// Runs the command, shows its output, and returns how many tests passed.
+fn execute(suite: &Suite) -> Result<usize, String> {
+    let mut child = Command::new("timeout")
+        .args(["--kill-after=10", &format!("{}m", suite.minutes_max)])
+        .args(suite.command)
+        .envs(suite.env.iter().copied())
+        .env("WEIR_BIN", places::weir())
+        .current_dir(places::root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("timeout: {error}: install the package coreutils"))?;
+    let mut tests = 0;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.map_err(|error| format!("reading its output: {error}"))?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            tests += passed_in(&line);
+        }
+    }
+    let status = child.wait().map_err(|error| format!("waiting for it: {error}"))?;
+    match status.code() {
+        Some(0) => Ok(tests),
+        Some(124) => Err(format!("not finished after {} minutes", suite.minutes_max)),
+        Some(127) => Err(format!("{} not found", suite.command[0])),
+        _ => Err(format!("{status}")),
+    }
+}
+
+/// The tests that a summary line counts: `test result: ok. 3 passed; ...` or `3 passed, 0 failed`.
+fn passed_in(line: &str) -> usize {
+    let line = line.trim();
+    let summary =
+        line.strip_prefix("test result:").map(|rest| rest.split_once('.').map_or(rest, |(_, counts)| counts));
+    let counts = summary.unwrap_or(line).trim();
+    let Some((number, rest)) = counts.split_once(' ') else { return 0 };
+    let is_summary = summary.is_some() || (rest.starts_with("passed, ") && rest.ends_with(" failed"));
+    if is_summary && rest.starts_with("passed") { number.parse().unwrap_or(0) } else { 0 }
+}
+
+/// What is missing and how to get it.
+fn missing(need: &Need) -> Option<String> {
+    match need {
+        Need::Tool(tool, package) => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let found = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+            (!found).then(|| format!("{tool} not found: apt-get install {package}"))
+        }
+        Need::Userfaultfd => (!may_open_userfaultfd()).then(|| {
+            "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
+             your group access to /dev/userfaultfd"
+                .to_string()
+        }),
+    }
+}
+
+fn may_open_userfaultfd() -> bool {
+    let status = kernel_text("/proc/self/status");
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or("");
+    let is_root = ids.split_whitespace().nth(1) == Some("0");
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    is_root || kernel_text("/proc/sys/vm/unprivileged_userfaultfd").trim() == "1" || device.is_ok()
+}
+
+/// A small kernel file, whose absence means the same as being empty.
+fn kernel_text(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_lines_are_counted_and_others_are_not() {
+        assert_eq!(passed_in("test result: ok. 12 passed; 0 failed; 0 ignored; finished in 0.1s"), 12);
+        assert_eq!(passed_in("test result: FAILED. 3 passed; 1 failed"), 3);
+        assert_eq!(passed_in("16 passed, 0 failed"), 16);
+        assert_eq!(passed_in("test a_test_that passed"), 0);
+        assert_eq!(passed_in("3 passed the river"), 0);
+    }
+
+    #[test]
+    fn a_missing_tool_is_reported_with_its_package() {
+        let what = missing(&Need::Tool("no-such-tool-here", "some-package")).expect("missing");
+        assert!(what.contains("apt-get install some-package"), "{what}");
+        assert_eq!(missing(&Need::Tool("sh", "dash")), None);
+    }
+
+    #[test]
+    fn too_few_tests_fail_a_suite_whose_command_passes() {
+        static EMPTY: Suite = plain("empty", &["echo", "2 passed, 0 failed"], 3, 1);
+        let outcome = run_one(&EMPTY);
+        assert_eq!(outcome.failure.as_deref(), Some("ran 2 tests, at least 3 were to be run"));
+        static ENOUGH: Suite = plain("enough", &["echo", "3 passed, 0 failed"], 3, 1);
+        assert_eq!(run_one(&ENOUGH).failure, None);
+        static FAILS: Suite = plain("fails", &["false"], 0, 1);
+        assert!(run_one(&FAILS).failure.is_some());
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (index, suite) in SUITES.iter().enumerate() {
+            assert!(!SUITES[..index].iter().any(|other| other.name == suite.name), "{}", suite.name);
+        }
+    }
+}
