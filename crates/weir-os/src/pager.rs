@@ -72,7 +72,7 @@ impl KernelPager {
             nursery_busy: AtomicBool::new(false),
             calls: AtomicU64::new(0),
         };
-        pager.register()?;
+        pager.register(&[])?;
         Ok(pager)
     }
 
@@ -99,28 +99,35 @@ impl KernelPager {
         Ok(uffd)
     }
 
-    fn register(&self) -> Result<(), Errno> {
-        // SAFETY: the builder promised a thread that answers. In copy mode the arena is ordinary
-        // memory: frames there are born on first write.
-        unsafe {
-            self.uffd.register(self.space.base(), self.space.len(), !self.moves)?;
-            if self.moves {
-                self.uffd.register(self.arena.base(), self.arena.len(), false)?;
+    fn register(&self, foreign: &[(usize, usize)]) -> Result<(), Errno> {
+        let pages = self.space.len() / PAGE_BYTES;
+        let mut at = 0;
+        for &(start, end) in foreign.iter().chain([&(pages, pages)]) {
+            if start > at {
+                let (addr, len) = (self.page_addr(at, start - at), (start - at) * PAGE_BYTES);
+                // SAFETY: the builder promised a thread that answers.
+                unsafe { self.uffd.register(addr, len, !self.moves)? };
             }
+            at = end;
+        }
+        if self.moves {
+            // In copy mode the arena is ordinary memory: frames there are born on first write.
+            // SAFETY: as above.
+            unsafe { self.uffd.register(self.arena.base(), self.arena.len(), false)? };
         }
         Ok(())
     }
 
     /// In the child of a fork: puts a userfaultfd of this process in the place of the parent's,
-    /// under the same number, and registers everything again. Until then missing pages read as
-    /// zeros.
-    pub fn reopen_in_child(&self) -> Result<(), Errno> {
+    /// under the same number, and registers everything again but for the page ranges (start, end)
+    /// in `foreign`, in order, where something else is mapped. Until then missing pages read as zeros.
+    pub fn reopen_in_child(&self, foreign: &[(usize, usize)]) -> Result<(), Errno> {
         let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy })?;
         let (from, to) = (fresh.fd() as usize, self.uffd.fd() as usize);
         // SAFETY: descriptors of ours; the parent's description stays open in the parent.
         unsafe { syscall(libc::SYS_dup3, [from, to, libc::O_CLOEXEC as usize, 0, 0, 0])? };
         self.nursery_busy.store(false, Ordering::Relaxed);
-        self.register()
+        self.register(foreign)
     }
 
     /// Whether frames travel by MOVE.
@@ -221,9 +228,10 @@ impl KernelPager {
         finish(p, n)
     }
 
-    /// Program to arena: the pages at `page..` become the frames at `slot..`; the slots must be
-    /// empty. Holes are passed over: `present` (one bit a page) tells which pages were there and
-    /// moved. Stops where a page cannot leave (EBUSY; EFAULT when not readable).
+    /// Program to arena: the pages at `page..`, all of plain read-write memory, become the frames at
+    /// `slot..`; the slots must be empty. Holes are passed over: the mask says which pages surely
+    /// arrived; one that is missing from it may still have (see [`KernelPager::settle_slot`]).
+    /// Stops where a page cannot leave (EBUSY: pinned; EINVAL: not plain after all).
     pub fn drain(&self, slot: usize, page: usize, n: usize) -> (Progress, u64) {
         let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
         if !self.moves {
@@ -231,39 +239,35 @@ impl KernelPager {
             return (p, ones(p.done / PAGE_BYTES));
         }
         self.count(1);
-        let p = self.move_exclusive(dst, src, len, true, Wake::No);
-        if p.done > 0 {
-            return (p, self.arrived(dst, p.done));
+        let mut p = self.move_exclusive(dst, src, len, true, Wake::No);
+        if p.done == 0 && p.stop == Some(Errno::EINVAL) && n > 1 {
+            // The mapping is split somewhere: page by page MOVE still works.
+            self.count(1);
+            p = finish(self.move_exclusive(dst, src, PAGE_BYTES, true, Wake::No), n);
         }
-        if p.stop != Some(Errno::EINVAL) {
-            return (p, 0);
-        }
-        let p = finish(self.copy_out_fixed(dst, src), n);
-        (p, ones(p.done / PAGE_BYTES))
+        (p, self.arrived(dst, p.done))
     }
 
-    /// Which of the slots hold a frame now.
-    fn arrived(&self, dst: usize, len: usize) -> u64 {
-        let mut present = [0u8; 64];
-        self.count(1);
-        if mem::mincore(dst, len, &mut present).is_err() {
-            return 0;
-        }
-        present[..len / PAGE_BYTES].iter().enumerate().fold(0, |m, (i, b)| m | u64::from(b & 1) << i)
-    }
-
-    /// Copies out one page of a mapping that MOVE refuses. Sound only where nobody can write to
-    /// it meanwhile: callers ask for pages of read-only mappings alone.
-    fn copy_out_fixed(&self, dst: usize, src: usize) -> Progress {
+    /// As `drain` for one page of a mapping that nobody can write to, which MOVE refuses. The
+    /// caller makes sure that it does not become writable meanwhile.
+    pub fn drain_readonly(&self, slot: usize, page: usize) -> Progress {
+        let (dst, src) = (self.slot_addr(slot, 1), self.page_addr(page, 1));
         self.count(3);
         let stop = |e| Progress { done: 0, stop: Some(e) };
-        let mut present = [0u8; 1];
-        match mem::mincore(src, PAGE_BYTES, &mut present) {
-            Err(e) => return stop(e),
-            Ok(()) if present[0] & 1 == 0 => return stop(Errno::ENOENT),
-            Ok(()) => {}
+        if self.fill_hole(src) {
+            return stop(Errno::ENOENT);
         }
-        // The destination is registered: fill it through a copy from ordinary memory.
+        if !self.moves {
+            return match read_self(dst, src, PAGE_BYTES) {
+                // SAFETY: the bytes are safe in the arena; nobody can change them.
+                Ok(()) => match unsafe { mem::drop_pages(src, PAGE_BYTES) } {
+                    Ok(()) => Progress { done: PAGE_BYTES, stop: None },
+                    Err(e) => stop(e),
+                },
+                Err(e) => stop(e),
+            };
+        }
+        // The destination is registered: fill it through ordinary memory.
         self.with_nursery(|nursery| {
             if let Err(e) = read_self(nursery, src, PAGE_BYTES) {
                 return stop(e);
@@ -271,11 +275,39 @@ impl KernelPager {
             // SAFETY: the nursery page was just written; the slot is empty and ours.
             let p = unsafe { self.uffd.move_pages(dst, nursery, PAGE_BYTES, false, Wake::No) };
             if p.done > 0 {
-                // SAFETY: the bytes are safe in the arena; nobody can have changed them.
+                // SAFETY: as above.
                 let _ = unsafe { mem::drop_pages(src, PAGE_BYTES) };
             }
             p
         })
+    }
+
+    /// Whether a page that should have arrived in a slot is there. If not (the program had dropped
+    /// it by a call that Weir does not see), zeros are put in its place, which is what it reads
+    /// as. `mincore` alone cannot tell: it denies pages that the kernel itself swapped out.
+    pub fn settle_slot(&self, slot: usize) {
+        let _ = self.fill_hole(self.slot_addr(slot, 1));
+    }
+
+    /// Puts zeros where no page is. True if there was none.
+    fn fill_hole(&self, addr: usize) -> bool {
+        self.count(1);
+        // SAFETY: our own arena, or a hole of the program, which reads as zeros anyway.
+        let p = unsafe { self.uffd.zeropage(addr, PAGE_BYTES, Wake::No) };
+        p.done > 0
+    }
+
+    /// Which of the slots surely hold a frame now.
+    fn arrived(&self, dst: usize, len: usize) -> u64 {
+        let mut present = [0u8; 64];
+        if len == 0 {
+            return 0;
+        }
+        self.count(1);
+        if mem::mincore(dst, len, &mut present).is_err() {
+            return 0;
+        }
+        present[..len / PAGE_BYTES].iter().enumerate().fold(0, |m, (i, b)| m | u64::from(b & 1) << i)
     }
 
     fn copy_out_protected(&self, dst: usize, src: usize, len: usize) -> Progress {
@@ -286,11 +318,10 @@ impl KernelPager {
         if let Err(e) = mem::mincore(src, len, &mut present) {
             return stop(e);
         }
-        let here = present[..n].iter().take_while(|b| **b & 1 == 1).count();
-        if here == 0 {
-            return stop(Errno::ENOENT);
+        // Reading a hole would wait for ourselves: where `mincore` doubts, zeros settle it.
+        for (i, _) in present[..n].iter().enumerate().filter(|(_, b)| **b & 1 == 0) {
+            self.fill_hole(src + i * PAGE_BYTES);
         }
-        let len = here * PAGE_BYTES;
         if let Err(e) = self.uffd.write_protect(src, len, true, Wake::No) {
             return stop(e);
         }
@@ -300,7 +331,7 @@ impl KernelPager {
         }
         // SAFETY: the bytes are safe in the arena, and writers wait at the write protection.
         match unsafe { mem::drop_pages(src, len) } {
-            Ok(()) => Progress { done: len, stop: (here < n).then_some(Errno::EAGAIN) },
+            Ok(()) => Progress { done: len, stop: None },
             Err(e) => stop(e),
         }
     }
@@ -482,7 +513,21 @@ fn read_self(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the destination is memory of the pager; the kernel checks the source.
     match unsafe { syscall(libc::SYS_process_vm_readv, [pid, l, 1, r, 1, 0]) } {
         Ok(n) if n == len => Ok(()),
-        Ok(_) => Err(Errno::EFAULT),
-        Err(e) => Err(e),
+        _ => read_forced(dst, src, len),
+    }
+}
+
+/// As [`read_self`] for memory without read access (and where containers forbid that call):
+/// `/proc/self/mem` reads whatever is mapped.
+fn read_forced(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
+    let path = c"/proc/self/mem";
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a NUL-terminated constant path; the destination is memory of the pager.
+    unsafe {
+        let fd =
+            syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0, 0, 0])?;
+        let r = syscall(libc::SYS_pread64, [fd, dst, len, src, 0, 0]);
+        crate::sys::close(fd as i32);
+        if r? == len { Ok(()) } else { Err(Errno::EFAULT) }
     }
 }

@@ -3,11 +3,11 @@
 //! mimalloc never asks the kernel for memory by itself here; when it runs dry it gets another
 //! arena, each twice as large as the last. What it purges comes back through our `madvise`.
 
+use crate::heap::FutexLock;
 use crate::state::{self, Weir};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libmimalloc_sys as mi;
-use std::sync::{Mutex, PoisonError};
 use weir::page::region::Kind;
 use weir_os::mem::PROT_RW;
 
@@ -37,7 +37,8 @@ const ARENA_ALIGN: usize = 32 << 20;
 const ARENA_FIRST_BYTES: usize = 256 << 20;
 const ARENA_MAX_BYTES: usize = 8 << 30;
 
-static GROW: Mutex<()> = Mutex::new(());
+/// Held while an arena is added, and across a fork, so that a child never inherits it held.
+static GROW: FutexLock = FutexLock::new();
 static NEXT_BYTES: AtomicUsize = AtomicUsize::new(ARENA_FIRST_BYTES);
 static ARENAS: AtomicUsize = AtomicUsize::new(0);
 
@@ -72,7 +73,23 @@ pub fn with_room(engine: &Weir, f: impl Fn() -> *mut c_void) -> *mut c_void {
 
 /// Adds an arena unless somebody else did since `seen`. False when there is no room.
 fn add_arena(engine: &Weir, seen: usize) -> bool {
-    let _guard = GROW.lock().unwrap_or_else(PoisonError::into_inner);
+    GROW.lock();
+    let added = add_arena_locked(engine, seen);
+    GROW.unlock();
+    added
+}
+
+/// Before a fork.
+pub fn lock_for_fork() {
+    GROW.lock();
+}
+
+/// After a fork, on both sides.
+pub fn unlock_after_fork() {
+    GROW.unlock();
+}
+
+fn add_arena_locked(engine: &Weir, seen: usize) -> bool {
     if ARENAS.load(Ordering::Acquire) != seen {
         return true;
     }

@@ -6,7 +6,7 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::state;
+use crate::{arena, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -87,6 +87,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         let pid = core::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(a)();
         if pid == 0 {
             child();
+            _IO_list_unlock(); // `fork` would have reset it
         } else {
             parent();
         }
@@ -95,10 +96,12 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 }
 
 unsafe extern "C" fn prepare() {
+    state::wait_until_started();
     let Some(engine) = state::engine() else { return };
     // Other threads must not hold the stream list while the gate is closed: they could fault.
     // SAFETY: a recursive lock; fork itself takes it again after us.
     unsafe { _IO_list_lock() };
+    arena::lock_for_fork();
     loop {
         touch_streams(|_| true);
         engine.fork_prepare();
@@ -115,6 +118,7 @@ unsafe extern "C" fn parent() {
         if let Some(engine) = state::engine() {
             engine.fork_done();
         }
+        arena::unlock_after_fork();
         // SAFETY: taken in `prepare`.
         unsafe { _IO_list_unlock() };
     }
@@ -125,6 +129,7 @@ unsafe extern "C" fn child() {
         return;
     }
     // libc has reset the stream list's lock by now.
+    arena::unlock_after_fork();
     if let Some(engine) = state::engine() {
         engine.fork_child();
         state::restart_threads();

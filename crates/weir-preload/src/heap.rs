@@ -27,13 +27,32 @@ unsafe impl Source for RawMappings {
     }
 }
 
-struct FutexLock(AtomicU32);
+/// A lock without an owner, so that it can be taken before a fork and released on both sides.
+pub struct FutexLock(AtomicU32);
+
+impl FutexLock {
+    /// Free.
+    pub const fn new() -> FutexLock {
+        FutexLock(AtomicU32::new(0))
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) {
+        lock_api::RawMutex::lock(self);
+    }
+
+    /// Releases the lock; the caller holds it.
+    pub fn unlock(&self) {
+        // SAFETY: held, says the caller; there is no guard that could disagree.
+        unsafe { lock_api::RawMutex::unlock(self) };
+    }
+}
 
 // SAFETY: a three-state futex mutex: 0 free, 1 held, 2 held with sleepers. Acquire and release order
 // the protected accesses.
 unsafe impl lock_api::RawMutex for FutexLock {
     #[allow(clippy::declare_interior_mutable_const)]
-    const INIT: Self = FutexLock(AtomicU32::new(0));
+    const INIT: Self = FutexLock::new();
     type GuardMarker = lock_api::GuardSend;
 
     fn lock(&self) {

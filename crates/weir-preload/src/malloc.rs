@@ -17,6 +17,9 @@ use weir::engine::threads::fatal;
 
 /// From this size on an allocation is a region of its own: freed at once, grown without copying.
 const LARGE_BYTES: usize = 1 << 20;
+/// Smaller blocks are libc's whatever the setting: its own structures (streams, thread-specific
+/// data) are among them, which libc touches in a forked child before the child's memory is watched.
+const MIN_ALLOC_FLOOR: usize = 1 << 10;
 /// Large allocations begin at multiples of this.
 const LARGE_ALIGN: usize = 256 << 10;
 
@@ -29,7 +32,7 @@ enum Home {
 /// Where a request for `size` bytes belongs.
 #[inline]
 fn home(size: usize) -> Home {
-    let min = state::settings().map_or(usize::MAX, |s| s.min_alloc as usize);
+    let min = state::settings().map_or(usize::MAX, |s| (s.min_alloc as usize).max(MIN_ALLOC_FLOOR));
     if size < min {
         return Home::Libc;
     }

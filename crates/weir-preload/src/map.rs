@@ -74,10 +74,12 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     off: libc::off_t,
 ) -> *mut c_void {
-    let native = || {
-        let args = [addr as usize, len, prot as usize, flags as usize, fd as usize, off as usize];
-        raw(libc::SYS_mmap, args) as *mut c_void
+    let call = |here: bool| {
+        let (at, flags) = if here { (addr as usize, flags) } else { (0, flags & !libc::MAP_FIXED) };
+        raw(libc::SYS_mmap, [at, len, prot as usize, flags as usize, fd as usize, off as usize])
+            as *mut c_void
     };
+    let native = || call(true);
     let plain = flags & libc::MAP_PRIVATE != 0
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & LEAVE_ALONE == 0
@@ -88,7 +90,7 @@ pub unsafe extern "C" fn mmap(
             set_errno(libc::EEXIST);
             return FAILED;
         }
-        return map_over(e, addr, len, prot, plain, native);
+        return map_over(e, addr, len, prot, plain, call);
     }
     if !plain || !wanted(len, prot) {
         return native();
@@ -116,24 +118,29 @@ fn map_over(
     len: usize,
     prot: c_int,
     plain: bool,
-    native: impl Fn() -> *mut c_void,
+    native: impl Fn(bool) -> *mut c_void,
 ) -> *mut c_void {
     if len == 0 || !(addr as usize).is_multiple_of(4096) {
-        return native(); // the kernel knows the right error
+        return native(true); // the kernel knows the right error
     }
-    let result = if plain {
-        e.map_fixed(addr as usize, round(len), prot)
-    } else {
-        e.make_foreign(addr as usize, round(len))
-    };
-    match result {
-        Ok(()) if plain => addr,
-        Ok(()) => native(),
-        Err(r) => {
-            set_errno(errno_of(r).0);
-            FAILED
-        }
+    if plain {
+        return match e.map_fixed(addr as usize, round(len), prot) {
+            Ok(()) => addr,
+            Err(r) => fail_ptr(errno_of(r)),
+        };
     }
+    // Elsewhere first: if the kernel refuses (a bad descriptor), the old mapping must survive.
+    let elsewhere = native(false);
+    if elsewhere == FAILED {
+        return FAILED;
+    }
+    if let Err(r) = e.make_foreign(addr as usize, round(len)) {
+        raw(libc::SYS_munmap, [elsewhere as usize, len, 0, 0, 0, 0]);
+        return fail_ptr(errno_of(r));
+    }
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let (from, to, n) = (elsewhere as usize, addr as usize, round(len));
+    raw(libc::SYS_mremap, [from, n, n, flags as usize, to, 0]) as *mut c_void
 }
 
 /// # Safety
@@ -171,10 +178,15 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     if len == 0 || !(addr as usize).is_multiple_of(4096) {
         return native();
     }
-    match e.whose(addr as usize, round(len)) {
-        Whose::Foreign => native(),
-        _ => done(e.protect(addr as usize, round(len), prot)),
+    let (a, n) = (addr as usize, round(len));
+    let result = done(e.protect(a, n, prot));
+    // Parts where something else is mapped are the kernel's.
+    for (start, bytes) in e.foreign_parts(a, n) {
+        if raw(libc::SYS_mprotect, [start, bytes, prot as usize, 0, 0, 0]) != 0 {
+            return -1;
+        }
     }
+    result
 }
 
 /// # Safety
@@ -186,6 +198,11 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
     let (a, n) = (addr as usize, round(len));
     if n == 0 || !a.is_multiple_of(4096) || e.whose(a, n) == Whose::Foreign {
         return native();
+    }
+    for (start, bytes) in e.foreign_parts(a, n) {
+        if raw(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) != 0 {
+            return -1;
+        }
     }
     let known = |r: c_int| if e.whose(a, n) == Whose::Managed { r } else { fail(Errno::ENOMEM) };
     match advice {
@@ -227,6 +244,27 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
     if unsafe { madvise(addr, len, advice) } == 0 { 0 } else { crate::libc_next::errno() }
 }
 
+/// `vmsplice` lends pages to a pipe without pinning them: a frame could travel and be used again
+/// before the reader comes. Managed buffers are copied instead.
+///
+/// # Safety
+/// - as `vmsplice(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmsplice(
+    fd: c_int,
+    iov: *const libc::iovec,
+    n: usize,
+    flags: libc::c_uint,
+) -> isize {
+    // SAFETY: the caller's array.
+    let list = unsafe { core::slice::from_raw_parts(iov, if iov.is_null() { 0 } else { n }) };
+    let nr = match list.iter().any(|v| state::owner(v.iov_base as usize).is_some()) {
+        true => libc::SYS_writev,
+        false => libc::SYS_vmsplice,
+    };
+    raw(nr, [fd as usize, iov as usize, n, flags as usize, 0, 0])
+}
+
 /// # Safety
 /// - as `mincore(2)`.
 #[unsafe(no_mangle)]
@@ -238,13 +276,18 @@ pub unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, vec: *mut u8) ->
         return native();
     }
     // The caller's vector may be managed memory itself, which may not be touched inside the engine.
-    let mut here = vec![0u8; n / 4096];
-    let result = e.residency(a, n, |i, v| here[i] = v);
-    if result.is_ok() {
+    const AT_ONCE: usize = 1024;
+    let mut here = [0u8; AT_ONCE];
+    let pages = n / 4096;
+    for first in (0..pages).step_by(AT_ONCE) {
+        let count = (pages - first).min(AT_ONCE);
+        if let Err(r) = e.residency(a + first * 4096, count * 4096, |i, v| here[i] = v) {
+            return fail(errno_of(r));
+        }
         // SAFETY: the caller's vector has a byte for each page.
-        unsafe { core::ptr::copy_nonoverlapping(here.as_ptr(), vec, here.len()) };
+        unsafe { core::ptr::copy_nonoverlapping(here.as_ptr(), vec.add(first), count) };
     }
-    done(result)
+    0
 }
 
 /// # Safety
@@ -261,16 +304,16 @@ pub unsafe extern "C" fn mremap(
         raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]) as *mut c_void
     };
     let fixed = flags & libc::MREMAP_FIXED != 0;
-    let Some(e) = inside(old, old_len) else {
+    let kernels = || {
         if fixed && let Some(e) = inside(to, new_len) {
             // Something of the kernel's comes to lie in the managed space.
             if let Err(r) = e.make_foreign(to as usize, round(new_len)) {
-                set_errno(errno_of(r).0);
-                return FAILED;
+                return fail_ptr(errno_of(r));
             }
         }
-        return native();
+        native()
     };
+    let Some(e) = inside(old, old_len) else { return kernels() };
     let keep = flags & libc::MREMAP_DONTUNMAP != 0;
     let may_move = flags & libc::MREMAP_MAYMOVE != 0;
     let unaligned = |p: *mut c_void| !(p as usize).is_multiple_of(4096);
@@ -285,7 +328,7 @@ pub unsafe extern "C" fn mremap(
     }
     match e.whose(old as usize, round(old_len)) {
         Whose::Managed => {}
-        Whose::Foreign => return native(),
+        Whose::Foreign => return kernels(),
         Whose::Mixed => return fail_ptr(Errno::EFAULT),
     }
     let place = match (fixed, may_move) {

@@ -21,7 +21,10 @@ static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes asked for in small pieces; every so often the real heap is measured.
 static SMALL_BYTES: AtomicUsize = AtomicUsize::new(0);
 static BREAK_AT_START: AtomicUsize = AtomicUsize::new(0);
+static BUILT: AtomicU32 = AtomicU32::new(0);
 static STARTED: AtomicU32 = AtomicU32::new(0);
+/// Kernel id of the thread that starts the engine.
+static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// Not started: libc serves everything, sizes are watched.
 const IDLE: u8 = 0;
@@ -40,6 +43,8 @@ const START_ALL_BYTES: usize = 16 << 20;
 const LOOK_EVERY_BYTES: usize = 1 << 20;
 /// libc's own threshold for mappings: smaller pieces come from its heap.
 const SMALL_MAX: usize = 128 << 10;
+/// Requests of this size wait for a start under way.
+const START_WAIT_BYTES: usize = 1 << 20;
 /// Stack of an engine thread, and of the thread that starts the engine.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -90,7 +95,20 @@ pub fn note_request(len: usize) -> Option<&'static Weir> {
     match PHASE.load(Ordering::Acquire) {
         RUNNING => engine(),
         IDLE => note_while_idle(len),
+        // Another thread is starting the engine. Large memory taken from libc now would stay outside
+        // for ever; what pthread_create asks for in the starting thread is small.
+        STARTING if len >= START_WAIT_BYTES => {
+            wait_until_started();
+            running()
+        }
         _ => None,
+    }
+}
+
+/// Waits for a start that another thread has under way.
+pub fn wait_until_started() {
+    while PHASE.load(Ordering::Acquire) == STARTING && STARTER.load(Ordering::Relaxed) != thread::gettid() {
+        let _ = thread::futex_wait(&STARTED, 0, Some(1_000_000));
     }
 }
 
@@ -121,15 +139,24 @@ fn start() -> Option<&'static Weir> {
     if PHASE.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return running();
     }
+    STARTER.store(thread::gettid(), Ordering::Relaxed);
     // The request may come from a thread with a tiny stack: build the engine on a stack of our own.
     // SAFETY: the entry uses no argument; PHASE sends the new thread's malloc to libc.
     let spawned = unsafe { thread::spawn(build, core::ptr::null_mut(), STACK_BYTES) };
     if let Err(e) = spawned {
         fatal(format_args!("cannot start a thread: {e}"));
     }
-    while STARTED.load(Ordering::Acquire) == 0 {
-        let _ = thread::futex_wait(&STARTED, 0, None);
+    while BUILT.load(Ordering::Acquire) == 0 {
+        let _ = thread::futex_wait(&BUILT, 0, None);
     }
+    if engine().is_some() {
+        // By this thread, not the builder: it may hold one of the loader's locks that
+        // pthread_create needs, and those are recursive.
+        start_threads();
+        PHASE.store(RUNNING, Ordering::Release);
+    }
+    STARTED.store(1, Ordering::Release);
+    thread::futex_wake(&STARTED, i32::MAX as u32);
     running()
 }
 
@@ -139,10 +166,8 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
     match started {
         Some(Ok(e)) => {
             ENGINE.store(Box::leak(Box::new(e)), Ordering::Release);
-            start_threads();
             crate::arena::configure();
             exit::engine_started();
-            PHASE.store(RUNNING, Ordering::Release);
         }
         Some(Err(e)) => {
             // Going on without the engine would break the promised budget.
@@ -151,8 +176,8 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
         }
         None => PHASE.store(OFF, Ordering::Release),
     }
-    STARTED.store(1, Ordering::Release);
-    thread::futex_wake(&STARTED, i32::MAX as u32);
+    BUILT.store(1, Ordering::Release);
+    thread::futex_wake(&BUILT, i32::MAX as u32);
     core::ptr::null_mut()
 }
 
@@ -168,6 +193,7 @@ fn start_threads() {
 
 /// In a forked child: new threads for the inherited engine.
 pub fn restart_threads() {
+    STARTER.store(thread::gettid(), Ordering::Relaxed);
     PHASE.store(STARTING, Ordering::Release);
     start_threads();
     PHASE.store(RUNNING, Ordering::Release);

@@ -23,9 +23,16 @@ pub struct Done {
 pub trait Pager: Sync {
     /// Arena to program: frames at `slot..` become pages at `page..`.
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done;
-    /// Program to arena, into empty slots, passing over holes. The mask tells which pages were there
-    /// and moved. Stops with EBUSY: pinned; EFAULT: not readable; ENOENT: nothing mapped.
+    /// Program to arena, into empty slots, passing over holes; plain read-write memory only. The mask
+    /// tells which pages surely arrived; `settle_slot` settles the others. Stops with EBUSY: pinned;
+    /// ENOENT: nothing mapped; EINVAL: not plain memory.
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64);
+    /// Whether `drain` passes over holes for free; otherwise only runs without holes are asked for.
+    fn sweeps_holes(&self) -> bool;
+    /// As `drain` for one page that nobody can write to. ENOENT: a hole, which is zeros now.
+    fn drain_readonly(&self, slot: Slot, page: PageId) -> Done;
+    /// Puts zeros into a slot that should hold a frame and does not.
+    fn settle_slot(&self, slot: Slot);
     /// Arena to arena, for free frames.
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done;
     /// Maps zeros where nothing is; EEXIST where something is.
@@ -77,6 +84,15 @@ impl Pager for KernelPager {
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
         let (p, moved) = KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize);
         (done(p), moved)
+    }
+    fn sweeps_holes(&self) -> bool {
+        self.moves()
+    }
+    fn drain_readonly(&self, slot: Slot, page: PageId) -> Done {
+        done(KernelPager::drain_readonly(self, slot.0 as usize, page.0 as usize))
+    }
+    fn settle_slot(&self, slot: Slot) {
+        KernelPager::settle_slot(self, slot.0 as usize);
     }
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {
         done(KernelPager::gather(self, to.0 as usize, from.0 as usize, n as usize))

@@ -45,6 +45,9 @@ impl Geometry {
     }
 }
 
+/// Bytes of a block's row.
+const ROW_BYTES: i64 = 64;
+
 /// The shared state.
 #[derive(Debug)]
 pub struct Core<P> {
@@ -132,6 +135,22 @@ impl<P: Pager> Core<P> {
                 self.frames.shed_excess(&self.pager);
             }
         }
+    }
+
+    /// Charges (or refunds) the rows of mapped blocks, which are written when they are mapped.
+    pub fn charge_rows(&self, blocks: i64) {
+        let bytes = blocks * ROW_BYTES;
+        let change = |b: u64| Some(b.saturating_add_signed(bytes));
+        let _ = self.metadata_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        self.apply_limits();
+        if self.frames.existing() > self.frames.limit() {
+            self.frames.shed_excess(&self.pager);
+        }
+    }
+
+    /// Whether the rows of a mapping of this length would cost less than an eighth of the budget.
+    pub fn rows_fit(&self, len: usize) -> bool {
+        (len / (PAGE_BYTES * BLOCK_PAGES as usize)) as u64 * (ROW_BYTES as u64) < self.budget_bytes / 8
     }
 
     /// RAM held: frames wherever they are, and metadata.
@@ -225,16 +244,17 @@ impl<P: Pager> Core<P> {
     /// Whether nothing new should be taken: what is resident could no longer all be compressed
     /// into what is left, at the ratio seen so far.
     pub fn full(&self) -> bool {
-        let s = &self.stats;
-        let (stored, logical) =
-            (s.pool_stored_bytes.load(Ordering::Relaxed), s.pool_logical_bytes.load(Ordering::Relaxed));
+        let stored = self.stats.pool_stored_bytes.load(Ordering::Relaxed);
+        let logical = self.stats.pool_logical_bytes.load(Ordering::Relaxed);
         if logical == 0 {
             return false;
         }
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
-        let limit = u64::from(self.frames.limit());
-        let in_frames = limit.saturating_sub(pool);
-        let ratio_percent = (stored * 110 / logical).clamp(5, 100);
+        // Working room: what faults leave to the pool, a window coming in and one going out.
+        let limit = u64::from(self.frames.limit().saturating_sub(4 * BLOCK_PAGES));
+        let in_frames = u64::from(self.frames.limit()).saturating_sub(pool);
+        // An eighth more than the records themselves: classes and partly filled spans.
+        let ratio_percent = (stored * 112 / logical).clamp(5, 100);
         let kept = self.kept() * ratio_percent / 100;
         pool.saturating_sub(kept) + in_frames * ratio_percent / 100 > limit * 95 / 100
     }

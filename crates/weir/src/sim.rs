@@ -149,6 +149,25 @@ impl Pager for FakePager {
         (all(n), moved)
     }
 
+    fn sweeps_holes(&self) -> bool {
+        true
+    }
+
+    fn drain_readonly(&self, slot: Slot, page: PageId) -> Done {
+        let (done, moved) = self.drain(slot, page, 1);
+        if moved == 0 && done.stop.is_none() {
+            self.space.lock().unwrap()[page.0 as usize] = Some(Box::new([0; 4096]));
+            return Done { pages: 0, stop: Some(Errno::ENOENT) };
+        }
+        done
+    }
+
+    fn settle_slot(&self, slot: Slot) {
+        if !self.has_frame(slot) {
+            self.put(slot.0 as usize, &[0; 4096]);
+        }
+    }
+
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {
         for i in 0..n as usize {
             let page = self.take(from.0 as usize + i);

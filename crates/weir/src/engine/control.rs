@@ -7,6 +7,7 @@ use crate::error::Refused;
 use crate::fault::{self, Outcome};
 use crate::page::region::{AtFork, Kind, Region};
 use crate::page::state::State;
+use crate::page::table::BlockRow;
 use crate::page::{BlockId, PageId};
 use crate::reclaim::{self, Effort, discard};
 use crate::stats;
@@ -14,7 +15,7 @@ use crate::sync::Ordering;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 
 const PROT_NONE: i32 = 0;
-const PROT_READ: i32 = 1;
+const PROT_WRITE: i32 = 2;
 const PROT_ACCESS: i32 = 7;
 
 /// What lies in a range of the managed space.
@@ -41,7 +42,7 @@ impl<P: Pager> Engine<P> {
     /// Maps `len` bytes of zeros somewhere in the space, aligned to `align` bytes (a block at
     /// least). Returns the address.
     pub fn map(&self, len: usize, align: usize, prot: i32, kind: Kind) -> Result<usize, Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         self.map_inside(&mut regions, len, align, 0, prot, kind, Show::Now).map(|r| self.addr_of(r.start))
     }
@@ -58,8 +59,11 @@ impl<P: Pager> Engine<P> {
     ) -> Result<Region, Refused> {
         self.admit()?;
         self.within_rlimit(regions, len)?;
+        if !self.core.rows_fit(len) {
+            return Err(Refused::NoSpace);
+        }
         let pages = u32::try_from(len.div_ceil(PAGE_BYTES)).map_err(|_| Refused::NoSpace)?;
-        let align_blocks = (align / (64 * PAGE_BYTES)).max(1) as u32;
+        let align_blocks = u32::try_from((align / (64 * PAGE_BYTES)).max(1)).map_err(|_| Refused::NoSpace)?;
         let region = match regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind) {
             Some(r) => r,
             None => {
@@ -67,7 +71,9 @@ impl<P: Pager> Engine<P> {
                 regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind).ok_or(Refused::NoSpace)?
             }
         };
+        self.core.charge_rows(i64::from(region.pages.div_ceil(64)));
         if let Err(e) = self.open(region, show) {
+            self.core.charge_rows(-i64::from(region.pages.div_ceil(64)));
             regions.map.remove(region.start);
             regions.map.release(region.start, region.end());
             return Err(e);
@@ -108,19 +114,18 @@ impl<P: Pager> Engine<P> {
     }
 
     pub(super) fn mark(&self, r: Region, valid: bool) {
-        let fixed = !movable(r.prot);
         each_block(r.start, r.end(), |block, mask| {
             let row = self.core.table.block(block);
             let _guard = row.lock();
             row.set_valid(if valid { row.valid() | mask } else { row.valid() & !mask });
-            row.set_fixed(if valid && fixed { row.fixed() | mask } else { row.fixed() & !mask });
+            set_class(row, mask, if valid { r.prot } else { PROT_RW });
         });
     }
 
     /// Unmaps a range: contents are dropped, access ends, whole free blocks can be mapped again.
     /// Parts that are not mapped are passed over, as `munmap` does.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         self.unmap_inside(&mut regions, addr, len)
     }
@@ -142,6 +147,7 @@ impl<P: Pager> Engine<P> {
                 self.core.pager.reserve_again(PageId(r.start), r.pages).map_err(Refused::Kernel)?;
             } else {
                 self.close(r)?;
+                self.core.charge_rows(-i64::from(r.pages / 64));
             }
             regions.map.remove(r.start);
         }
@@ -150,9 +156,9 @@ impl<P: Pager> Engine<P> {
 
     /// Takes a region's contents and access away.
     pub(super) fn close(&self, r: Region) -> Result<(), Refused> {
-        if r.prot & PROT_ACCESS != PROT_RW && r.prot != PROT_NONE {
+        if r.prot & PROT_ACCESS != PROT_RW && self.has_frames(r) {
             // Frames leave by MOVE only from plain memory.
-            self.core.pager.protect(PageId(r.start), r.pages, PROT_RW).map_err(Refused::Kernel)?;
+            self.reprotect(r, PROT_RW)?;
         }
         // First nobody's, then empty: in between readahead must not bring pages back.
         self.mark(r, false);
@@ -160,6 +166,12 @@ impl<P: Pager> Engine<P> {
             discard::discard(&self.core, block, mask, discard::Depth::All);
         });
         self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE).map_err(Refused::Kernel)
+    }
+
+    fn has_frames(&self, r: Region) -> bool {
+        let mut any = false;
+        each_block(r.start, r.end(), |block, _| any |= self.core.table.block(block).resident() > 0);
+        any
     }
 
     fn page_range(&self, addr: usize, len: usize) -> Result<(u32, u32), Refused> {
@@ -188,7 +200,7 @@ impl<P: Pager> Engine<P> {
 
     /// Maps zeros at a fixed place inside the space, over whatever is there (`MAP_FIXED`).
     pub fn map_fixed(&self, addr: usize, len: usize, prot: i32) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         self.admit()?;
         let (start, end) = self.page_range(addr, len)?;
@@ -200,7 +212,7 @@ impl<P: Pager> Engine<P> {
     /// Something else is about to be mapped over a range (a file, shared memory): Weir lets go of
     /// it. `unmap` of the range later gives it back.
     pub fn make_foreign(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         let (start, end) = self.page_range(addr, len)?;
         self.replace(&mut regions, Region::new(start, end - start, PROT_NONE, Kind::Foreign))
@@ -219,7 +231,7 @@ impl<P: Pager> Engine<P> {
 
     /// `mprotect`. A range with gaps is changed where it is mapped, and refused, as the kernel does.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
         if parts.iter().any(|r| r.prot != prot && r.kind != Kind::Foreign) {
@@ -234,31 +246,30 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
-    fn reprotect(&self, r: Region, prot: i32) -> Result<(), Refused> {
-        let fixed = !movable(prot);
-        // A read-only page may be on its way out by copy: nobody may become a writer meanwhile.
-        let under_lock = r.prot & PROT_ACCESS == PROT_READ && prot & !PROT_READ != 0;
+    /// Changes the protection of a region's pages and how they leave. Pages that nobody could write
+    /// to may be on their way out by copy: they become writable only under their block's lock.
+    pub(super) fn reprotect(&self, r: Region, prot: i32) -> Result<(), Refused> {
+        let gains_write = r.prot & PROT_WRITE == 0 && prot & PROT_WRITE != 0;
         let mut result = Ok(());
-        if fixed || !under_lock {
-            self.mark(Region { prot, ..r }, true);
-        }
-        if under_lock {
-            each_block(r.start, r.end(), |block, mask| {
-                let row = self.core.table.block(block);
-                let _guard = row.lock();
-                row.set_fixed(if fixed { row.fixed() | mask } else { row.fixed() & !mask });
-                let n = mask.count_ones();
-                result = result.and(self.core.pager.protect(block.page(mask.trailing_zeros()), n, prot));
-            });
-        } else {
+        if !gains_write {
+            // From here on MOVE refuses what it may no longer take; the masks follow.
             result = self.core.pager.protect(PageId(r.start), r.pages, prot);
         }
+        each_block(r.start, r.end(), |block, mask| {
+            let row = self.core.table.block(block);
+            let _guard = row.lock();
+            if gains_write {
+                let first = block.page(mask.trailing_zeros());
+                result = result.and(self.core.pager.protect(first, mask.count_ones(), prot));
+            }
+            set_class(row, mask, prot);
+        });
         result.map_err(Refused::Kernel)
     }
 
     /// `madvise(MADV_DONTNEED)` and `MADV_FREE`: the range reads as zeros from now on.
     pub fn drop_contents(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let (_, _, parts, whole) = self.parts(&self.regions(), addr, len)?;
         for r in parts.iter().filter(|r| r.kind != Kind::Foreign) {
             each_block(r.start, r.end(), |block, mask| {
@@ -270,7 +281,7 @@ impl<P: Pager> Engine<P> {
 
     /// `MADV_WIPEONFORK`, `MADV_DONTFORK` and their opposites.
     pub fn set_fork(&self, addr: usize, len: usize, fork: AtFork) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
         regions.map.carve(start, end);
@@ -282,9 +293,17 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
+    /// The parts of a range where something else is mapped: (address, bytes).
+    pub fn foreign_parts(&self, addr: usize, len: usize) -> Vec<(usize, usize)> {
+        let _inside = self.inside();
+        let Ok((_, _, parts, _)) = self.parts(&self.regions(), addr, len) else { return Vec::new() };
+        let foreign = parts.iter().filter(|r| r.kind == Kind::Foreign);
+        foreign.map(|r| (self.addr_of(r.start), r.pages as usize * PAGE_BYTES)).collect()
+    }
+
     /// What lies in a range of the space.
     pub fn whose(&self, addr: usize, len: usize) -> Whose {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         match self.parts(&self.regions(), addr, len) {
             Ok((_, _, parts, true)) if parts.iter().all(|r| r.kind == Kind::Foreign) => Whose::Foreign,
             Ok((_, _, parts, true)) if parts.iter().all(|r| r.kind != Kind::Foreign) => Whose::Managed,
@@ -294,7 +313,7 @@ impl<P: Pager> Engine<P> {
 
     /// `mincore`: one byte a page, bit 0 set for pages in a frame of the program.
     pub fn residency(&self, addr: usize, len: usize, mut out: impl FnMut(usize, u8)) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
         for page in start..end {
             let here = self.core.table.word(PageId(page)).load().state() == State::Resident;
@@ -310,7 +329,7 @@ impl<P: Pager> Engine<P> {
 
     /// `MADV_WILLNEED`: fetches what fits without evicting.
     pub fn will_need(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
         each_block(start, end, |block, mask| {
             let room = self.core.available() > 2 * self.core.low_mark();
@@ -323,7 +342,7 @@ impl<P: Pager> Engine<P> {
 
     /// `MADV_PAGEOUT` and `MADV_COLD`: these pages go first.
     pub fn page_out(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
         each_block(start, end, |block, mask| {
             if mask == u64::MAX && self.core.table.block(block).resident() > 0 {
@@ -335,7 +354,7 @@ impl<P: Pager> Engine<P> {
 
     /// `mlock`: brings the range in and keeps it. Refused beyond half of the frames.
     pub fn pin(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
         if !whole {
             return Err(Refused::NotManaged);
@@ -383,7 +402,7 @@ impl<P: Pager> Engine<P> {
 
     /// `munlock`.
     pub fn unpin(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
         each_block(start, end, |block, mask| {
             let _guard = self.core.table.block(block).lock();
@@ -399,10 +418,13 @@ impl<P: Pager> Engine<P> {
     }
 }
 
-/// Whether pages with this protection can leave: plain read-write ones move, read-only ones are
-/// copied out. The others stay while they are so.
-fn movable(prot: i32) -> bool {
-    prot & PROT_ACCESS == PROT_RW || prot & PROT_ACCESS == PROT_READ
+/// Notes how pages with this protection leave: plain read-write ones by MOVE, those without write
+/// access by copy, the others not at all while they are so.
+fn set_class(row: BlockRow<'_>, mask: u64, prot: i32) {
+    let readonly = prot & PROT_WRITE == 0;
+    let fixed = !readonly && prot & PROT_ACCESS != PROT_RW;
+    row.set_readonly(if readonly { row.readonly() | mask } else { row.readonly() & !mask });
+    row.set_fixed(if fixed { row.fixed() | mask } else { row.fixed() & !mask });
 }
 
 fn has_contents<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {

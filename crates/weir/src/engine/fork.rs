@@ -10,7 +10,7 @@
 
 use super::threads::fatal;
 use super::{Engine, each_block};
-use crate::page::region::{AtFork, Region};
+use crate::page::region::{AtFork, Kind, Region};
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;
@@ -29,7 +29,12 @@ impl Engine<KernelPager> {
 
     /// In the child: takes the engine over. The caller starts the threads afterwards.
     pub fn fork_child(&self) {
-        if let Err(e) = self.core.pager.reopen_in_child() {
+        let foreign: Vec<(usize, usize)> = {
+            let regions = self.regions();
+            let foreign = regions.map.iter().filter(|r| r.kind == Kind::Foreign);
+            foreign.map(|r| (r.start as usize, r.end() as usize)).collect()
+        };
+        if let Err(e) = self.core.pager.reopen_in_child(&foreign) {
             fatal(format_args!(
                 "a forked child cannot open userfaultfd ({e}): its memory would read as zeros, so it ends here"
             ));

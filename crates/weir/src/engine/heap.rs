@@ -27,7 +27,7 @@ impl<P: Pager> Engine<P> {
     /// Allocates `len` bytes at a block boundary (or `align`, if larger). With `zeroed` the bytes
     /// are zeros, otherwise they may be those of a freed allocation.
     pub fn heap_alloc(&self, len: usize, align: usize, zeroed: bool) -> Result<usize, Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         let pages = len.div_ceil(PAGE_BYTES) as u64;
         if !zeroed && align <= 64 * PAGE_BYTES {
@@ -47,7 +47,7 @@ impl<P: Pager> Engine<P> {
 
     /// Length in bytes of the large allocation that starts at `addr`.
     pub fn heap_len(&self, addr: usize) -> Option<usize> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let regions = self.regions();
         let pages: u32 = self.allocation(&regions, addr).iter().map(|r| r.pages).sum();
         (pages > 0).then_some(pages as usize * PAGE_BYTES)
@@ -71,7 +71,7 @@ impl<P: Pager> Engine<P> {
 
     /// Frees a large allocation. `Err` when none starts there.
     pub fn heap_free(&self, addr: usize) -> Result<(), Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         let parts = self.allocation(&regions, addr);
         let [r] = parts[..] else {

@@ -81,6 +81,13 @@ impl<P: Pager> Engine<P> {
         addr < self.base + self.len && addr.saturating_add(len.max(1)) > self.base
     }
 
+    /// A thread of the program enters: its signals wait, because a handler that touched managed
+    /// memory now would wait for the locks that this thread holds.
+    fn inside(&self) -> Stay<'_> {
+        let signals = Signals(weir_os::thread::block_signals());
+        Stay { _gate: self.gate.enter(), _signals: signals }
+    }
+
     fn page_of(&self, addr: usize) -> u32 {
         ((addr - self.base) / PAGE_BYTES) as u32
     }
@@ -92,6 +99,21 @@ impl<P: Pager> Engine<P> {
     fn regions(&self) -> MutexGuard<'_, Regions> {
         // Panics end the process, so a poisoned lock is never seen.
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A program thread's stay inside the engine. Fields drop in order: out of the gate first, then
+/// signals are let through.
+struct Stay<'a> {
+    _gate: crate::sync::Inside<'a>,
+    _signals: Signals,
+}
+
+struct Signals(u64);
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        weir_os::thread::restore_signals(self.0);
     }
 }
 

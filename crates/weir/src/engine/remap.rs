@@ -4,13 +4,13 @@ use super::control::Show;
 use super::{Engine, Regions};
 use crate::door::{Done, Pager};
 use crate::error::Refused;
-use crate::page::id::next_run;
+use crate::page::id::{next_run, run_mask};
 use crate::page::region::{Kind, Region};
 use crate::page::resident::Arrival;
 use crate::page::state::State;
 use crate::page::{PageId, Slot};
 use crate::sync::LockGuard;
-use weir_os::mem::PAGE_BYTES;
+use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
 
@@ -36,7 +36,7 @@ impl<P: Pager> Engine<P> {
         place: Place,
         keep_old: bool,
     ) -> Result<usize, Refused> {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         let mut regions = self.regions();
         let (start, end, parts, whole) = self.parts(&regions, addr, old_len)?;
         let Some(&first) = parts.first().filter(|_| whole) else { return Err(Refused::NotManaged) };
@@ -100,13 +100,22 @@ impl<P: Pager> Engine<P> {
             // The same offset within the block: blocks pair up one to one.
             _ => self.map_inside(regions, new_len, 0, old.start % 64, old.prot, old.kind, Show::Later)?,
         };
+        // Frames move between plain memory only. Nobody may use either place while it moves, but for
+        // readers of the old one, who lose nothing by this.
+        let plain = |r: Region| if r.prot == PROT_RW { Ok(()) } else { self.reprotect(r, PROT_RW) };
+        plain(old)?;
+        self.core.pager.protect(PageId(new.start), new.pages, PROT_RW).map_err(Refused::Kernel)?;
         let mut i = 0;
         while i < old.pages.min(pages) {
             let (from, to) = (PageId(old.start + i), PageId(new.start + i));
             let most = (64 - from.index()).min(64 - to.index()).min(old.pages.min(pages) - i);
             i += self.move_run(from, to, most);
         }
+        self.core.pager.protect(PageId(new.start), new.pages, new.prot).map_err(Refused::Kernel)?;
         self.mark(new, true);
+        if keep_old && old.prot != PROT_RW {
+            self.reprotect(Region { prot: PROT_RW, ..old }, old.prot)?;
+        }
         let (addr, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
         if keep_old {
             // Whatever lay beyond the new length is gone as well.
@@ -165,10 +174,17 @@ impl<P: Pager> Engine<P> {
         };
         let slot = window.slot(0);
         let mut arrived = 0u64;
+        // A page that `mincore` does not see may have come all the same.
+        let settle = |d: Done, mask: u64, done: u32| {
+            for i in (0..d.pages).filter(|i| mask >> i & 1 == 0) {
+                core.pager.settle_slot(Slot(slot.0 + done + i));
+            }
+            d
+        };
         let drained = self.repeat_run(n, |done| {
             let (d, mask) = core.pager.drain(Slot(slot.0 + done), PageId(from.0 + done), n - done);
-            arrived |= mask << done;
-            d
+            arrived |= run_mask(done, d.pages);
+            settle(d, mask, done)
         });
         let mut at = 0;
         while let Some((start, len)) = next_run(arrived, at) {
@@ -187,16 +203,7 @@ impl<P: Pager> Engine<P> {
         }
         core.frames.put_window(window, 0, 0);
         core.table.block(from.block()).add_resident(-(drained as i32));
-        for i in 0..drained {
-            if arrived >> i & 1 == 1 {
-                self.hand_over(PageId(from.0 + i), PageId(to.0 + i));
-            } else {
-                // Dropped behind our back: reads as zeros in both places.
-                let word = core.table.word(PageId(from.0 + i));
-                let _ = word.try_discard(word.load());
-                core.frames.vanished(1);
-            }
-        }
+        (0..drained).for_each(|i| self.hand_over(PageId(from.0 + i), PageId(to.0 + i)));
         if arrived != 0 {
             self.count_arrived(to, arrived.count_ones());
         }
@@ -213,7 +220,10 @@ impl<P: Pager> Engine<P> {
         if core.table.word(from).load().state() != State::Resident {
             return;
         }
-        assert!(self.repeat(|| core.pager.duplicate(to, from)), "mremap: {from:?} can be neither moved nor copied");
+        assert!(
+            self.repeat(|| core.pager.duplicate(to, from)),
+            "mremap: {from:?} can be neither moved nor copied"
+        );
         // One frame more for a moment; the old one goes back to the kernel.
         let _ = core.pager.drop_pages(from, 1);
         core.table.block(from.block()).add_resident(-1);

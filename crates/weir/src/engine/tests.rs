@@ -151,7 +151,9 @@ impl World {
         let (start, pages) = self.maps[i];
         let new = self.rng.next(400) as u32 + 1;
         let (from, len) = (self.addr(start), pages as usize * PAGE_BYTES);
-        let Ok(to) = self.engine.remap(from, len, new as usize * PAGE_BYTES, Place::Anywhere, false) else { return };
+        let Ok(to) = self.engine.remap(from, len, new as usize * PAGE_BYTES, Place::Anywhere, false) else {
+            return;
+        };
         let to = ((to - BASE) / PAGE_BYTES) as u32;
         let moved: Vec<(u32, PageBytes)> =
             (0..pages).filter_map(|k| self.model.remove(&(start + k)).map(|b| (k, b))).collect();

@@ -9,7 +9,7 @@
 use super::id::BlockId;
 use super::table::PageTable;
 use crate::sync::{Lock, Ordering};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 
 /// Most references a block can save up; each lets it survive one round of the main queue.
 pub const REFS_MAX: u32 = 3;
@@ -57,7 +57,7 @@ pub struct ResidentSet {
     probation: Queue,
     main: Queue,
     /// Blocks that went out since the start: the clock for refault distance.
-    clock: AtomicU64,
+    clock: AtomicU32,
 }
 
 /// What brought a page in, as far as replacement cares.
@@ -73,7 +73,7 @@ impl ResidentSet {
     /// Notes that pages of the block arrived. Cheap when the block is queued already.
     pub fn arrived(&self, table: &PageTable, block: BlockId, how: Arrival) {
         let row = table.block(block);
-        let (_, _, policy) = row.links();
+        let (_, policy) = row.links();
         let seen = policy.load(Ordering::Relaxed);
         if seen & QUEUE_MASK != NONE {
             if how == Arrival::TakenBack && seen >> REFS_SHIFT < REFS_MAX {
@@ -94,12 +94,8 @@ impl ResidentSet {
 
     /// A block that went out less than a main queue's length ago would have been a hit, had
     /// probation been that much longer.
-    fn refaulted_soon(&self, evicted_at: u64) -> bool {
-        evicted_at != 0
-            && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at)
-                < u64::from(
-                    self.main.len.load(Ordering::Relaxed) + self.probation.len.load(Ordering::Relaxed),
-                ) / 2
+    fn refaulted_soon(&self, evicted_at: u32) -> bool {
+        evicted_at != 0 && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at) < self.blocks() / 2
     }
 
     /// Takes the next victim out of the queues. It comes back by `arrived`.
@@ -134,14 +130,14 @@ impl ResidentSet {
     }
 
     fn push(&self, table: &PageTable, q: &Queue, id: u32, block: BlockId, refs: u32) {
-        let (next, _, policy) = table.block(block).links();
+        let (next, policy) = table.block(block).links();
         next.store(END, Ordering::Relaxed);
         policy.store(id | refs << REFS_SHIFT, Ordering::Relaxed);
         let tail = q.tail.load(Ordering::Relaxed);
         if tail == END {
             q.head.store(block.0 + 1, Ordering::Relaxed);
         } else {
-            let (tail_next, _, _) = table.block(BlockId(tail - 1)).links();
+            let (tail_next, _) = table.block(BlockId(tail - 1)).links();
             tail_next.store(block.0 + 1, Ordering::Relaxed);
         }
         q.tail.store(block.0 + 1, Ordering::Relaxed);
@@ -154,7 +150,7 @@ impl ResidentSet {
             return None;
         }
         let block = BlockId(head - 1);
-        let (next, _, policy) = table.block(block).links();
+        let (next, policy) = table.block(block).links();
         let after = next.load(Ordering::Relaxed);
         q.head.store(after, Ordering::Relaxed);
         if after == END {

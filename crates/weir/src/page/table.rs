@@ -104,8 +104,8 @@ impl<'a> BlockRow<'a> {
 
     /// Queue links and policy bits; owned by the resident set's lock, not the block's.
     #[inline]
-    pub fn links(self) -> (&'a AtomicU32, &'a AtomicU32, &'a AtomicU32) {
-        (&self.0.w32[2], &self.0.w32[3], &self.0.w32[4])
+    pub fn links(self) -> (&'a AtomicU32, &'a AtomicU32) {
+        (&self.0.w32[2], &self.0.w32[4])
     }
 
     /// Number of resident pages; readable without the lock as a hint.
@@ -131,8 +131,8 @@ impl<'a> BlockRow<'a> {
         self.0.w64[0].store(mask, Ordering::Relaxed);
     }
 
-    /// Mask of the pages whose mapping cannot leave: neither plain read-write (MOVE takes those)
-    /// nor read-only (those are copied out).
+    /// Mask of the pages that cannot leave: writable, but not plain read-write (MOVE takes those) and
+    /// not without write access (those are copied out).
     #[inline]
     pub fn fixed(self) -> u64 {
         self.0.w64[1].load(Ordering::Relaxed)
@@ -184,15 +184,26 @@ impl<'a> BlockRow<'a> {
         flags.store(kept | turns << REST_SHIFT | level << LEVEL_SHIFT, Ordering::Relaxed);
     }
 
-    /// Reclaim's clock when the block last went out; 0 when it never did.
+    /// Reclaim's clock (32 bits) when the block last went out; 0 when it never did.
     #[inline]
-    pub fn evicted_at(self) -> u64 {
-        self.0.w64[4].load(Ordering::Relaxed)
+    pub fn evicted_at(self) -> u32 {
+        self.0.w32[3].load(Ordering::Relaxed)
     }
 
     /// Notes reclaim's clock.
     #[inline]
-    pub fn set_evicted_at(self, t: u64) {
-        self.0.w64[4].store(t, Ordering::Relaxed);
+    pub fn set_evicted_at(self, t: u32) {
+        self.0.w32[3].store(t, Ordering::Relaxed);
+    }
+
+    /// Mask of the pages that nobody can write to: they leave by copy, not by MOVE.
+    #[inline]
+    pub fn readonly(self) -> u64 {
+        self.0.w64[4].load(Ordering::Relaxed)
+    }
+
+    /// Sets the mask of pages that nobody can write to.
+    pub fn set_readonly(self, mask: u64) {
+        self.0.w64[4].store(mask, Ordering::Relaxed);
     }
 }

@@ -75,7 +75,8 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
 fn free_resident<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u32 {
     let moved = match core.frames.take_empty() {
         Some(window) => {
-            let moved = drain_runs(core, block, window, mask, |word| {
+            let plain = mask & !core.table.block(block).readonly();
+            let moved = drain_runs(core, block, window, plain, |word| {
                 let _ = word.try_discard(word.load());
             });
             core.frames.put_window(window, moved, 0);

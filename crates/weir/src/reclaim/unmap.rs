@@ -3,10 +3,11 @@
 use crate::door::Pager;
 use crate::page::id::{next_run, run_mask};
 use crate::page::resident::Arrival;
-use crate::page::state::{State, Word};
+use crate::page::state::{PageWord, State, Word};
 use crate::page::{BlockId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
+use crate::sync::Ordering;
 use weir_os::sys::Errno;
 
 /// How it went.
@@ -31,16 +32,19 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
         return Unmapped::Nothing;
     }
     let mask = movable(core, block, row.valid() & !row.fixed());
-    let Some(window) = (mask != 0).then(|| core.frames.take_empty()).flatten() else {
+    let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
+    let Some(window) = window else {
         drop(guard);
         if row.resident() > 0 {
             core.resident.arrived(&core.table, block, Arrival::Fetched);
         }
-        return if mask == 0 { Unmapped::Nothing } else { Unmapped::NoWindow };
+        return if mask == Leaving::default() { Unmapped::Nothing } else { Unmapped::NoWindow };
     };
-    let staged = drain_runs(core, block, window, mask, |word| {
+    let stage = |word: PageWord<'_>| {
         let _ = word.try_stage(word.load());
-    });
+    };
+    let staged = drain_runs(core, block, window, mask.moved, stage)
+        | drain_copies(core, block, window, mask.copied, stage);
     let n = staged.count_ones();
     row.add_resident(-(n as i32));
     count(&core.stats.pages_unmapped, n);
@@ -60,9 +64,18 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     if n == 0 { Unmapped::Nothing } else { Unmapped::Staged(n) }
 }
 
-/// Pages of `allowed` between the first and the last resident one, without those locked in
-/// memory: what one MOVE may sweep up, holes included. 0 when no page is resident.
-fn movable<P: Pager>(core: &Core<P>, block: BlockId, allowed: u64) -> u64 {
+/// Pages of a block that can leave, by the way they go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leaving {
+    /// Plain memory, from the first resident page to the last: what MOVE may sweep up, holes
+    /// included.
+    pub moved: u64,
+    /// Resident pages that nobody can write to.
+    pub copied: u64,
+}
+
+/// Sorts the pages of `allowed`, without those locked in memory.
+fn movable<P: Pager>(core: &Core<P>, block: BlockId, allowed: u64) -> Leaving {
     let (mut resident, mut pinned) = (0u64, 0u64);
     for i in 0..64 {
         let w = core.table.word(block.page(i)).load();
@@ -72,12 +85,22 @@ fn movable<P: Pager>(core: &Core<P>, block: BlockId, allowed: u64) -> u64 {
             resident |= 1 << i;
         }
     }
-    resident &= allowed;
-    if resident == 0 {
-        return 0;
-    }
-    let (first, last) = (resident.trailing_zeros(), 63 - resident.leading_zeros());
-    run_mask(first, last - first + 1) & allowed & !pinned
+    leaving(resident & allowed, allowed & !pinned, core.table.block(block).readonly())
+}
+
+fn resident_of<P: Pager>(core: &Core<P>, block: BlockId) -> u64 {
+    let resident = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Resident;
+    (0..64).filter(resident).fold(0, |m, i| m | 1 << i)
+}
+
+/// The same for a given set of resident pages.
+pub fn leaving(resident: u64, allowed: u64, readonly: u64) -> Leaving {
+    let plain = resident & !readonly;
+    let span = match plain {
+        0 => 0,
+        m => run_mask(m.trailing_zeros(), 64 - m.leading_zeros() - m.trailing_zeros()),
+    };
+    Leaving { moved: span & allowed & !readonly, copied: resident & allowed & readonly }
 }
 
 /// Moves the resident pages of `mask` into the window and calls `moved` for each that went.
@@ -88,21 +111,24 @@ pub fn drain_runs<P: Pager>(
     block: BlockId,
     window: WindowId,
     mask: u64,
-    moved: impl Fn(crate::page::state::PageWord<'_>),
+    moved: impl Fn(PageWord<'_>),
 ) -> u64 {
     const RETRIES: u32 = 10_000;
+    let mask = if core.pager.sweeps_holes() { mask } else { mask & resident_of(core, block) };
     let (mut gone, mut at, mut tries) = (0u64, 0, 0);
     while let Some((start, len)) = next_run(mask, at) {
         let (d, arrived) = core.pager.drain(window.slot(start), block.page(start), len);
         stats::add(&core.stats.unmap_calls, 1);
         for i in start..start + d.pages {
-            let page = block.page(i);
-            if arrived >> (i - start) & 1 == 1 {
-                moved(core.table.word(page));
-                gone |= 1 << i;
-            } else if core.table.word(page).load().state() == State::Resident {
-                dropped_behind_our_back(core, page);
+            let word = core.table.word(block.page(i));
+            if word.load().state() != State::Resident {
+                continue; // a hole, as it should be
             }
+            if arrived >> (i - start) & 1 == 0 {
+                core.pager.settle_slot(window.slot(i));
+            }
+            moved(word);
+            gone |= 1 << i;
         }
         at = start + d.pages;
         match d.stop {
@@ -114,16 +140,33 @@ pub fn drain_runs<P: Pager>(
             }
             Some(Errno::ENOENT) => {
                 // Nothing is mapped there any more: unmapped by a call that Weir does not see.
-                let page = block.page(at);
-                if core.table.word(page).load().state() == State::Resident {
-                    dropped_behind_our_back(core, page);
-                }
+                dropped_behind_our_back(core, block.page(at));
                 at += 1;
             }
             Some(_) => {
-                count(&core.stats.out_busy, 1);
+                let there = core.table.word(block.page(at)).load().state() == State::Resident;
+                count(&core.stats.out_busy, u32::from(there));
                 at += 1;
             }
+        }
+    }
+    gone
+}
+
+/// The same for pages that nobody can write to, which are copied one by one.
+pub fn drain_copies<P: Pager>(
+    core: &Core<P>,
+    block: BlockId,
+    window: WindowId,
+    mask: u64,
+    moved: impl Fn(PageWord<'_>),
+) -> u64 {
+    let mut gone = 0;
+    for i in (0..64).filter(|i| mask >> i & 1 == 1) {
+        stats::add(&core.stats.unmap_calls, 1);
+        if core.pager.drain_readonly(window.slot(i), block.page(i)).pages == 1 {
+            moved(core.table.word(block.page(i)));
+            gone |= 1 << i;
         }
     }
     gone
@@ -133,10 +176,13 @@ pub fn drain_runs<P: Pager>(
 fn dropped_behind_our_back<P: Pager>(core: &Core<P>, page: PageId) {
     let word = core.table.word(page);
     let found: Word = word.load();
-    if word.try_discard(found).is_ok() {
+    if found.state() == State::Resident && word.try_discard(found).is_ok() {
         core.table.block(page.block()).add_resident(-1);
         core.frames.vanished(1);
         core.count_managed(-1);
+        if found.pinned() {
+            core.pinned.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Some(h) = found.kept() {
             core.free_record(h);
             core.count_kept(-1);
