@@ -266,20 +266,14 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// Moves the descriptor out of the low numbers that programs count on (`select`, shells,
-    /// "the next open returns 3").
     fn high_fd(fd: i32) -> i32 {
-        for floor in [900usize, 200, 64] {
-            // SAFETY: no pointers.
-            let r = unsafe {
-                syscall(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, floor, 0, 0, 0])
-            };
-            if let Ok(high) = r {
+        match sys::dup_high(fd) {
+            Some(high) => {
                 sys::close(fd);
-                return high as i32;
+                high
             }
+            None => fd,
         }
-        fd
     }
 
     /// The descriptor's number, for those who must not close it.

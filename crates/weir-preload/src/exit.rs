@@ -1,21 +1,40 @@
 //! At exit: the summary line and the statistics file.
 
 use crate::state;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::fmt::Write as _;
 use weir::config::Settings;
 use weir_os::sys;
 
 /// The process that loaded the shim (not a child forked from it).
 static OWNER: AtomicU32 = AtomicU32::new(0);
-static STARTED_IN: AtomicU32 = AtomicU32::new(0);
+static STDERR: AtomicI32 = AtomicI32::new(-1);
 
 pub fn configure(_settings: &Settings) {
     OWNER.store(sys::getpid(), Ordering::Relaxed);
 }
 
+/// Keeps a way to the terminal: many programs close stderr (through libc, where no hook sees it)
+/// before the destructors run.
 pub fn engine_started() {
-    STARTED_IN.store(sys::getpid(), Ordering::Relaxed);
+    if state::settings().is_some_and(|s| !s.quiet) {
+        STDERR.store(sys::dup_high(2).unwrap_or(2), Ordering::Relaxed);
+    }
+}
+
+/// In a forked child: its parent's reader must not wait for us.
+pub fn forked() {
+    let fd = STDERR.swap(-1, Ordering::Relaxed);
+    if fd > 2 {
+        sys::close(fd);
+    }
+}
+
+/// RAM of the process outside Weir: code, stacks, memory taken before the engine ran.
+fn unmanaged_bytes(managed: u64) -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|v| v.parse().ok()).unwrap_or(0);
+    (pages * 4096).saturating_sub(managed)
 }
 
 /// Prints the summary, unless this is a forked child or the engine never started, and writes the
@@ -32,7 +51,7 @@ pub fn at_exit() {
         }
     }
     if own && !settings.quiet {
-        let _ = sys::write_all(2, summary(engine, settings).as_bytes());
+        let _ = sys::write_all(STDERR.load(Ordering::Relaxed), summary(engine, settings).as_bytes());
     }
 }
 
@@ -42,15 +61,19 @@ fn summary(engine: &state::Weir, settings: &Settings) -> String {
     let mib = |b: u64| b as f64 / (1 << 20) as f64;
     let us = |ns: u64| ns as f64 / 1000.0;
     let (logical, stored) = (get(&s.pool_logical_bytes), get(&s.pool_stored_bytes));
-    let ratio = if stored > 0 { format!("{:.2}:1", logical as f64 / stored as f64) } else { "unused".into() };
+    let ratio =
+        if stored > 0 { format!("{:.2}:1", logical as f64 / stored as f64) } else { "empty now".into() };
     format!(
-        "weir: peak {:.0} MiB managed in a budget of {:.0} MiB; {} faults, p50 {:.1} us, p99 {:.1} us; pool {ratio}; swap {} bytes\n",
+        "weir: peak {:.0} MiB managed in a budget of {:.0} MiB; {} faults, p50 {:.1} us, p99 {:.1} us; \
+         {} pages compressed, pool {ratio}; swap {} bytes; {:.0} MiB outside\n",
         mib(get(&s.managed_bytes_peak)),
         mib(settings.memory),
         get(&s.faults),
         us(s.fault_ns.quantile(0.5)),
         us(s.fault_ns.quantile(0.99)),
+        get(&s.pool_out),
         get(&s.swap_out) * 4096,
+        mib(unmanaged_bytes(engine.core.resident_bytes())),
     )
 }
 
@@ -60,6 +83,8 @@ fn write_stats(engine: &state::Weir, path: &str) {
         let _ = writeln!(text, "{key} {value}");
     });
     let (space, space_len) = engine.space();
+    let outside = unmanaged_bytes(engine.core.resident_bytes());
+    let _ = writeln!(text, "weir_unmanaged_bytes {outside}");
     let _ = writeln!(text, "weir_space_start {space}\nweir_space_bytes {space_len}");
     if std::fs::write(path, text).is_err() {
         weir::engine::threads::say(format_args!("cannot write statistics to {path}"));

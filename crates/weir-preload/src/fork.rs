@@ -6,7 +6,7 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{arena, state};
+use crate::{arena, exit, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -130,6 +130,7 @@ unsafe extern "C" fn child() {
     }
     // libc has reset the stream list's lock by now.
     arena::unlock_after_fork();
+    exit::forked();
     if let Some(engine) = state::engine() {
         engine.fork_child();
         state::restart_threads();

@@ -19,7 +19,7 @@ use weir::engine::threads::fatal;
 const LARGE_BYTES: usize = 1 << 20;
 /// Smaller blocks are libc's whatever the setting: its own structures (streams, thread-specific
 /// data) are among them, which libc touches in a forked child before the child's memory is watched.
-const MIN_ALLOC_FLOOR: usize = 1 << 10;
+const MIN_ALLOC_FLOOR: usize = weir::config::DEFAULT_MIN_ALLOC as usize;
 /// Large allocations begin at multiples of this.
 const LARGE_ALIGN: usize = 256 << 10;
 

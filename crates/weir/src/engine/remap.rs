@@ -150,13 +150,15 @@ impl<P: Pager> Engine<P> {
             State::Staged => {
                 let Some(window) = core.table.block(from.block()).window() else { return 1 };
                 let slot: Slot = window.slot(from.index());
-                if self.repeat(|| core.pager.fill(to, slot, 1, Wake::No)) {
-                    core.staged.sub_pages(1);
-                    let word = core.table.word(from);
-                    let _ = word.try_take_back(word.load());
-                    self.hand_over(from, to);
-                    self.count_arrived(to, 1);
-                }
+                assert!(
+                    self.repeat(|| core.pager.fill(to, slot, 1, Wake::No)),
+                    "mremap: a staged page cannot be mapped at {to:?}"
+                );
+                core.staged.sub_pages(1);
+                let word = core.table.word(from);
+                let _ = word.try_take_back(word.load());
+                self.hand_over(from, to);
+                self.count_arrived(to, 1);
             }
             State::Same | State::Pooled => {
                 self.hand_over(from, to);

@@ -36,8 +36,13 @@ impl Engine<KernelPager> {
             if let Err(e) = self.core.pager.wait(-1) {
                 fatal(format_args!("cannot wait for page faults: {e}"));
             }
-            let _inside = self.gate.enter();
-            while let n @ 1.. = self.intake(&mut messages) {
+            loop {
+                // Out of the gate after every batch: a fork may be waiting.
+                let _inside = self.gate.enter();
+                let n = self.intake(&mut messages);
+                if n == 0 {
+                    break;
+                }
                 let mut ahead = None;
                 for m in &messages[..n] {
                     ahead = self.serve(bench, m).or(ahead);
@@ -49,7 +54,7 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// Reads waiting messages, sorted by address without duplicates.
+    /// Reads waiting messages, sorted by address; a second one for a page is found resolved.
     fn intake(&self, messages: &mut [FaultMessage; INTAKE]) -> usize {
         let n = match self.core.pager.read(messages) {
             Ok(n) => n,

@@ -106,10 +106,12 @@ impl Frames {
 
     /// Files a window under the set that its masks call for. Under the lock.
     fn refile(&self, w: u32) {
-        let (free, held) = (self.get(w, FREE), self.get(w, HELD));
-        self.full.put(w, free == u64::MAX);
-        self.partial.put(w, free != 0 && free != u64::MAX);
-        self.empty.put(w, free == 0 && held == 0 && self.get(w, TAKEN) == 0);
+        let (free, held, taken) = (self.get(w, FREE), self.get(w, HELD), self.get(w, TAKEN) != 0);
+        // A taken window is never whole, even when all its pages were dropped: its taker gives it back.
+        let full = free == u64::MAX && !taken;
+        self.full.put(w, full);
+        self.partial.put(w, free != 0 && !full);
+        self.empty.put(w, free == 0 && held == 0 && !taken);
     }
 
     /// Takes up to `n` (1..=64) consecutive free frames, as many as one window gives; ascending.
@@ -323,7 +325,8 @@ impl Frames {
             if f & h != 0 || z & !f != 0 {
                 return Err("window masks contradict each other");
             }
-            if (f == u64::MAX) != self.full.has(w) || (f != 0 && f != u64::MAX) != self.partial.has(w) {
+            let full = f == u64::MAX && self.get(w, TAKEN) == 0;
+            if full != self.full.has(w) || (f != 0 && !full) != self.partial.has(w) {
                 return Err("window filed wrongly");
             }
             if self.empty.has(w) != (f | h | self.get(w, TAKEN) == 0) {
@@ -385,6 +388,21 @@ mod tests {
         assert_eq!(f.take_empty(), None);
         f.moved_out(run.slot, 64);
         assert_eq!(f.take_empty(), Some(WindowId(0)));
+    }
+
+    #[test]
+    fn a_taken_window_is_not_given_away_whole() {
+        let (f, p) = setup(4, 256);
+        f.grow(&p).unwrap();
+        let w = f.take_full(&p).unwrap();
+        f.release(w, u64::MAX); // all its staged pages were dropped by the program
+        f.validate().unwrap();
+        // Its frames may be used, one by one or gathered elsewhere, but the window itself is taken.
+        let other = f.take_full(&p).expect("64 free frames");
+        assert_ne!(other, w);
+        f.put_window(other, u64::MAX, 0);
+        f.put_window(w, 0, 0);
+        f.validate().unwrap();
     }
 
     #[test]

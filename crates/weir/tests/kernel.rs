@@ -1,0 +1,154 @@
+//! The engine on the real kernel, in this process, with the pager that WEIR_PAGER names (both are
+//! run by `make test`). Needs permission for userfaultfd and says so.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir::config::Settings;
+use weir::engine::Engine;
+use weir::page::region::Kind;
+use weir_os::mem::{PAGE_BYTES, PROT_RW};
+use weir_os::pager::KernelPager;
+use weir_os::thread;
+
+type Weir = Engine<KernelPager>;
+const BUDGET: u64 = 32 << 20;
+
+extern "C" fn serve(e: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: the leaked engine of `engine()`.
+    unsafe { &*e.cast::<Weir>() }.serve_faults(&mut Weir::bench())
+}
+
+extern "C" fn reclaim(e: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: as above.
+    unsafe { &*e.cast::<Weir>() }.reclaim_for_ever(&mut Weir::bench())
+}
+
+fn engine() -> &'static Weir {
+    static ENGINE: OnceLock<&'static Weir> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        let lookup = |name: &str| match name {
+            "WEIR_MEMORY" => Some(BUDGET.to_string()),
+            other => std::env::var(other).ok(),
+        };
+        let settings = Settings::from_env(lookup).unwrap();
+        let engine = Engine::start(&settings).expect("userfaultfd: run as root or see `weir doctor`");
+        let engine: &'static Weir = Box::leak(Box::new(engine));
+        let arg = core::ptr::from_ref(engine).cast_mut().cast();
+        for entry in [serve as extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, reclaim] {
+            // SAFETY: the engine lives for ever.
+            unsafe { thread::spawn(entry, arg, 512 << 10).unwrap() };
+        }
+        engine
+    })
+}
+
+fn map(pages: usize) -> &'static [AtomicU64] {
+    let addr = engine().map(pages * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
+    // SAFETY: fresh memory, accessed by atomics alone until `unmap`.
+    unsafe { core::slice::from_raw_parts(addr as *const AtomicU64, pages * PAGE_BYTES / 8) }
+}
+
+fn unmap(words: &[AtomicU64]) {
+    engine().unmap(words.as_ptr() as usize, words.len() * 8).unwrap();
+}
+
+fn value(i: usize) -> u64 {
+    (i as u64).wrapping_mul(0x9e37_79b9) % 1_000_003
+}
+
+#[test]
+fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
+    let words = map(3 * BUDGET as usize / PAGE_BYTES);
+    for (i, w) in words.iter().enumerate() {
+        w.store(value(i), Ordering::Relaxed);
+        if i % 100_000 == 0 {
+            assert!(engine().core.resident_bytes() <= BUDGET);
+        }
+    }
+    for pass in 0..2 {
+        let wrong = words.iter().enumerate().filter(|(i, w)| w.load(Ordering::Relaxed) != value(*i)).count();
+        assert_eq!(wrong, 0, "pass {pass}");
+        assert!(engine().core.resident_bytes() <= BUDGET);
+    }
+    let out = &engine().core.stats.pool_out;
+    assert!(out.load(Ordering::Relaxed) > 0, "nothing was ever evicted");
+    unmap(words);
+}
+
+#[test]
+fn threads_that_add_to_the_same_pages_lose_no_update() {
+    const PAGES: usize = 2000;
+    let words = map(PAGES * 6);
+    words.iter().skip(PAGES * 512).for_each(|w| w.store(7, Ordering::Relaxed)); // pressure
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            s.spawn(move || {
+                let mut x = t * 77 + 1;
+                for _ in 0..20_000 {
+                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    words[(x >> 33) as usize % PAGES * 512].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let sum: u64 = (0..PAGES).map(|p| words[p * 512].load(Ordering::Relaxed)).sum();
+    assert_eq!(sum, 80_000);
+    unmap(words);
+}
+
+#[test]
+fn a_system_call_reads_and_writes_evicted_pages() {
+    use std::io::{Read, Seek, SeekFrom, Write};
+    let words = map(4000);
+    words.iter().enumerate().for_each(|(i, w)| w.store(value(i), Ordering::Relaxed));
+    engine().page_out(words.as_ptr() as usize, words.len() * 8).unwrap();
+    // SAFETY: nobody else uses the words now.
+    let bytes =
+        unsafe { core::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast::<u8>(), words.len() * 8) };
+    let mut file = tempfile();
+    file.write_all(bytes).unwrap();
+    bytes.fill(0);
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_exact(bytes).unwrap();
+    let wrong = words.iter().enumerate().filter(|(i, w)| w.load(Ordering::Relaxed) != value(*i)).count();
+    assert_eq!(wrong, 0);
+    unmap(words);
+}
+
+fn tempfile() -> std::fs::File {
+    let path = std::env::temp_dir().join(format!("weir-kernel-test-{}", std::process::id()));
+    let file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+#[test]
+fn dropped_and_protected_and_moved_ranges_behave_as_the_kernels() {
+    use weir::engine::remap::Place;
+    let words = map(2048);
+    words.iter().enumerate().for_each(|(i, w)| w.store(value(i), Ordering::Relaxed));
+    let (addr, e) = (words.as_ptr() as usize, engine());
+    e.drop_contents(addr + 100 * PAGE_BYTES, 50 * PAGE_BYTES).unwrap();
+    assert!((100 * 512..150 * 512).all(|i| words[i].load(Ordering::Relaxed) == 0));
+    // Read-only pages leave by copy and come back; then they are writable again.
+    e.protect(addr + 200 * PAGE_BYTES, 64 * PAGE_BYTES, libc::PROT_READ).unwrap();
+    e.page_out(addr, 2048 * PAGE_BYTES).unwrap();
+    let pressure = map(8000);
+    pressure.iter().enumerate().for_each(|(i, w)| w.store(value(i), Ordering::Relaxed));
+    assert!((200 * 512..264 * 512).all(|i| words[i].load(Ordering::Relaxed) == value(i)));
+    e.protect(addr + 200 * PAGE_BYTES, 64 * PAGE_BYTES, PROT_RW).unwrap();
+    words[230 * 512].store(1, Ordering::Relaxed);
+    let to = e.remap(addr, 2048 * PAGE_BYTES, 4096 * PAGE_BYTES, Place::Anywhere, false).unwrap();
+    // SAFETY: the remapped range, accessed by atomics alone.
+    let moved = unsafe { core::slice::from_raw_parts(to as *const AtomicU64, 4096 * 512) };
+    for (i, w) in moved.iter().enumerate() {
+        let want = match i {
+            _ if i == 230 * 512 => 1,
+            _ if (100 * 512..150 * 512).contains(&i) || i >= 2048 * 512 => 0,
+            _ => value(i),
+        };
+        assert_eq!(w.load(Ordering::Relaxed), want, "word {i}");
+    }
+    unmap(moved);
+    unmap(pressure);
+}
