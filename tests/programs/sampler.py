@@ -114,11 +114,12 @@ class Sampler(threading.Thread):
     stopped (programs that test job control), and a plain reading above the budget counts.
     """
 
-    def __init__(self, root, budget_bytes, may_stop=True):
+    def __init__(self, root, budget_bytes, may_stop=True, exact_every=EXACT_EVERY):
         super().__init__(daemon=True)
-        self.root, self.budget_bytes, self.may_stop = root, budget_bytes, may_stop
-        self.samples = self.exact_samples = self.overshoots = self.unconfirmed = 0
-        self.max_bytes = self.max_exact_bytes = self.max_tree_bytes = 0
+        self.root, self.budget_bytes, self.may_stop, self.exact_every = root, budget_bytes, may_stop, exact_every
+        self.samples = self.exact_samples = self.overshoots = self.refuted = self.unchecked = 0
+        # max_bytes leaves out plain readings that an exact one refuted; max_plain_bytes has them.
+        self.max_bytes = self.max_exact_bytes = self.max_plain_bytes = self.max_tree_bytes = 0
         self.ended = threading.Event()
 
     def run(self):
@@ -137,11 +138,13 @@ class Sampler(threading.Thread):
         if rss == 0:
             return 0  # not under Weir (yet)
         self.samples += 1
-        self.max_bytes = max(self.max_bytes, rss)
+        self.max_plain_bytes = max(self.max_plain_bytes, rss)
         over = rss > self.budget_bytes
+        if not over or not self.may_stop:
+            self.max_bytes = max(self.max_bytes, rss)
         if not self.may_stop:
             self.overshoots += over
-        elif over or self.samples % EXACT_EVERY == 0:
+        elif over or self.samples % self.exact_every == 0:
             self.sample_exactly(pid, over)
         return pss
 
@@ -149,20 +152,21 @@ class Sampler(threading.Thread):
         """Takes a reading with the process stopped and judges it."""
         text = read_stopped(pid)
         if text is None:
-            self.unconfirmed += suspected
+            self.unchecked += suspected
             return
         rss, _ = weir_bytes(text)
         self.exact_samples += 1
+        self.max_bytes = max(self.max_bytes, rss)
         self.max_exact_bytes = max(self.max_exact_bytes, rss)
         if rss > self.budget_bytes:
             self.overshoots += 1
         elif suspected:
-            self.unconfirmed += 1
+            self.refuted += 1
 
     def finish(self):
         """Stops sampling and returns the findings as a dict (bytes and counts)."""
         self.ended.set()
         self.join()
-        names = ("samples", "exact_samples", "overshoots", "unconfirmed")
-        sizes = ("max_bytes", "max_exact_bytes", "max_tree_bytes")
+        names = ("samples", "exact_samples", "overshoots", "refuted", "unchecked")
+        sizes = ("max_bytes", "max_exact_bytes", "max_plain_bytes", "max_tree_bytes")
         return {name: getattr(self, name) for name in names + sizes}

@@ -93,12 +93,12 @@ static inline char *map(size_t bytes) {
     return start;
 }
 
-/* Pushes everything else out: touches 96 MiB of its own and gives them back. */
+/* Pushes everything else out: touches 64 MiB of its own and gives them back. */
 static inline void churn(void) {
-    char *other = map(96 * MIB);
-    fill(other, 96 * MIB, 77);
-    check_filled(other, 96 * MIB, 77, "churn");
-    CHECK(munmap(other, 96 * MIB) == 0, "munmap");
+    char *other = map(64 * MIB);
+    fill(other, 64 * MIB, 77);
+    check_filled(other, 64 * MIB, 77, "churn");
+    CHECK(munmap(other, 64 * MIB) == 0, "munmap");
 }
 
 static sigjmp_buf fault_return;

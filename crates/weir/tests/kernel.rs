@@ -48,16 +48,23 @@ fn map(pages: usize) -> &'static [AtomicU64] {
     unsafe { core::slice::from_raw_parts(addr as *const AtomicU64, pages * PAGE_BYTES / 8) }
 }
 
+/// One test at a time: they share a budget that several at once would not fit into.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn unmap(words: &[AtomicU64]) {
     engine().unmap(words.as_ptr() as usize, words.len() * 8).unwrap();
 }
 
 fn value(i: usize) -> u64 {
-    (i as u64).wrapping_mul(0x9e37_79b9) % 1_000_003
+    (i as u64).wrapping_mul(0x9e37_79b9) % 1009
 }
 
 #[test]
 fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
+    let _alone = alone();
     let words = map(3 * BUDGET as usize / PAGE_BYTES);
     for (i, w) in words.iter().enumerate() {
         w.store(value(i), Ordering::Relaxed);
@@ -77,6 +84,7 @@ fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
 
 #[test]
 fn threads_that_add_to_the_same_pages_lose_no_update() {
+    let _alone = alone();
     const PAGES: usize = 2000;
     let words = map(PAGES * 6);
     words.iter().skip(PAGES * 512).for_each(|w| w.store(7, Ordering::Relaxed)); // pressure
@@ -98,6 +106,7 @@ fn threads_that_add_to_the_same_pages_lose_no_update() {
 
 #[test]
 fn a_system_call_reads_and_writes_evicted_pages() {
+    let _alone = alone();
     use std::io::{Read, Seek, SeekFrom, Write};
     let words = map(4000);
     words.iter().enumerate().for_each(|(i, w)| w.store(value(i), Ordering::Relaxed));
@@ -124,6 +133,7 @@ fn tempfile() -> std::fs::File {
 
 #[test]
 fn dropped_and_protected_and_moved_ranges_behave_as_the_kernels() {
+    let _alone = alone();
     use weir::engine::remap::Place;
     let words = map(2048);
     words.iter().enumerate().for_each(|(i, w)| w.store(value(i), Ordering::Relaxed));
