@@ -93,7 +93,7 @@ impl KernelPager {
         let uffd = Uffd::open(wanted)?;
         let moves = uffd.features() & uffd::MOVE != 0;
         let protects = uffd.features() & uffd::PAGEFAULT_FLAG_WP != 0;
-        if (kind == Kind::Move && !moves) || (!moves && !protects) {
+        if !moves && (kind == Kind::Move || !protects) {
             return Err(Errno::ENOSYS);
         }
         Ok(uffd)

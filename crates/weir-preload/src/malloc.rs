@@ -180,8 +180,8 @@ fn aligned(align: usize, size: usize) -> *mut c_void {
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_memalign(align, size) },
         Home::Region(e) => region(e, size, align, false),
-        // SAFETY: mimalloc may be called from any thread; the alignment is a power of two.
         Home::Arena(e) if align < LARGE_ALIGN => {
+            // SAFETY: mimalloc may be called from any thread; the alignment is a power of two.
             from_arena(e, || unsafe { mi::mi_malloc_aligned(size, align) })
         }
         Home::Arena(e) => region(e, size, align, false),

@@ -1,6 +1,8 @@
 //! The engine on the real kernel, in this process, with the pager that WEIR_PAGER names (both are
 //! run by `make test`). Needs permission for userfaultfd and says so.
 
+#![expect(unsafe_code, reason = "plays the program: touches managed memory by address")]
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir::config::Settings;

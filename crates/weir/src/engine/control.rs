@@ -29,6 +29,23 @@ pub enum Whose {
     Mixed,
 }
 
+/// A region to be mapped anywhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    /// Bytes.
+    pub len: usize,
+    /// Alignment in bytes; a block at least.
+    pub align: usize,
+    /// Pages between the start of its first block and its own.
+    pub skew: u32,
+    /// `PROT_*` bits.
+    pub prot: i32,
+    /// Purpose.
+    pub kind: Kind,
+    /// When it is seen.
+    pub show: Show,
+}
+
 /// When faults and readahead may see a new region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Show {
@@ -44,19 +61,12 @@ impl<P: Pager> Engine<P> {
     pub fn map(&self, len: usize, align: usize, prot: i32, kind: Kind) -> Result<usize, Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();
-        self.map_inside(&mut regions, len, align, 0, prot, kind, Show::Now).map(|r| self.addr_of(r.start))
+        self.map_inside(&mut regions, Want { len, align, skew: 0, prot, kind, show: Show::Now })
+            .map(|r| self.addr_of(r.start))
     }
 
-    pub(super) fn map_inside(
-        &self,
-        regions: &mut Regions,
-        len: usize,
-        align: usize,
-        skew: u32,
-        prot: i32,
-        kind: Kind,
-        show: Show,
-    ) -> Result<Region, Refused> {
+    pub(super) fn map_inside(&self, regions: &mut Regions, want: Want) -> Result<Region, Refused> {
+        let Want { len, align, skew, prot, kind, show } = want;
         self.admit()?;
         self.within_rlimit(regions, len)?;
         if !self.core.rows_fit(len) {

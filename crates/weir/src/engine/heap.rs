@@ -4,7 +4,7 @@
 //! A cached region has given up its pool records and staged frames at once; what is resident stays
 //! mapped and is dropped, never compressed, as soon as frames get short.
 
-use super::control::Show;
+use super::control::{Show, Want};
 use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
@@ -41,8 +41,11 @@ impl<P: Pager> Engine<P> {
                 return Ok(self.addr_of(r.start));
             }
         }
-        self.map_inside(&mut regions, len, align, 0, PROT_RW, Kind::Heap, Show::Now)
-            .map(|r| self.addr_of(r.start))
+        self.map_inside(
+            &mut regions,
+            Want { len, align, skew: 0, prot: PROT_RW, kind: Kind::Heap, show: Show::Now },
+        )
+        .map(|r| self.addr_of(r.start))
     }
 
     /// Length in bytes of the large allocation that starts at `addr`.

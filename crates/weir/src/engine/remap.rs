@@ -1,6 +1,6 @@
 //! `mremap`: pages move by moving their frames, words and records; no byte is copied.
 
-use super::control::Show;
+use super::control::{Show, Want};
 use super::{Engine, Regions};
 use crate::door::{Done, Pager};
 use crate::error::Refused;
@@ -98,7 +98,11 @@ impl<P: Pager> Engine<P> {
                 r
             }
             // The same offset within the block: blocks pair up one to one.
-            _ => self.map_inside(regions, new_len, 0, old.start % 64, old.prot, old.kind, Show::Later)?,
+            _ => {
+                let (skew, show) = (old.start % 64, Show::Later);
+                let want = Want { len: new_len, align: 0, skew, prot: old.prot, kind: old.kind, show };
+                self.map_inside(regions, want)?
+            }
         };
         // Frames move between plain memory only. Nobody may use either place while it moves, but for
         // readers of the old one, who lose nothing by this.

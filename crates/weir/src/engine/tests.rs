@@ -109,6 +109,11 @@ impl World {
         BASE + page as usize * PAGE_BYTES
     }
 
+    /// The model's page reads as zeros from now on.
+    fn forget(&mut self, page: u32) {
+        self.model.remove(&page);
+    }
+
     fn some_map(&mut self) -> Option<usize> {
         (!self.maps.is_empty()).then(|| self.rng.next(self.maps.len() as u64) as usize)
     }
@@ -134,7 +139,7 @@ impl World {
         let Some(i) = self.some_map() else { return };
         let (start, pages) = self.maps.swap_remove(i);
         self.engine.unmap(self.addr(start), pages as usize * PAGE_BYTES).unwrap();
-        (start..start + pages).for_each(|p| drop(self.model.remove(&p)));
+        (start..start + pages).for_each(|p| self.forget(p));
     }
 
     fn drop_part(&mut self) {
@@ -143,7 +148,7 @@ impl World {
         let from = self.rng.next(u64::from(pages)) as u32;
         let n = self.rng.next(u64::from(pages - from)) as u32 + 1;
         self.engine.drop_contents(self.addr(start + from), n as usize * PAGE_BYTES).unwrap();
-        (start + from..start + from + n).for_each(|p| drop(self.model.remove(&p)));
+        (start + from..start + from + n).for_each(|p| self.forget(p));
     }
 
     fn remap(&mut self) {

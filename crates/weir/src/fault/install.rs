@@ -9,6 +9,7 @@ use crate::page::{BlockId, PageId, Slot};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
+use crate::tier::pool::Damaged;
 use weir_os::codec;
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
@@ -142,7 +143,7 @@ fn fetch_run<P: Pager>(
 }
 
 /// The bytes of one page into one frame. `Err` when its record is damaged.
-fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), ()> {
+fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
     let word = core.table.word(page).load();
     with_frame(&core.pager, slot, |bytes| match word.state() {
         State::Absent if zeroed => Ok(()),
@@ -156,9 +157,9 @@ fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Re
         }
         State::Pooled => match word.handle() {
             Some(h) => core.pool.expand(&core.pager, h, page, bytes),
-            None => Err(()),
+            None => Err(Damaged),
         },
-        State::Resident | State::Staged => Err(()),
+        State::Resident | State::Staged => Err(Damaged),
     })
 }
 

@@ -70,7 +70,9 @@ fn a_changed_page_is_compressed_again_and_its_old_record_freed() {
     fill_block(&core, 0, text);
     unmap(&core, BlockId(0));
     store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);
-    (0..64).for_each(|i| drop(fault::resolve(&core, &Strides::default(), PageId(i), 1)));
+    for i in 0..64 {
+        let _ = fault::resolve(&core, &Strides::default(), PageId(i), 1);
+    }
     core.pager.write(PageId(40), |p| p[4000] ^= 1);
     unmap(&core, BlockId(0));
     store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX);

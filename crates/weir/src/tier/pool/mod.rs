@@ -47,6 +47,10 @@ pub enum NoRoom {
     Frames,
 }
 
+/// A record that is not its page's, or does not expand to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged;
+
 /// A span: 32 KiB of the arena, numbered from its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanId(u32);
@@ -208,25 +212,25 @@ impl Pool {
         handle: Handle,
         page: PageId,
         dst: &mut PageBytes,
-    ) -> Result<(), ()> {
+    ) -> Result<(), Damaged> {
         let (len, codec) = self.header(pager, handle, page)?;
         let ok = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
             Codec::Lz4 => codec::lz4_expand(src, dst),
             Codec::ShuffleLz4 => codec::shuffle_lz4_expand(src, dst),
         });
-        if ok { Ok(()) } else { Err(()) }
+        if ok { Ok(()) } else { Err(Damaged) }
     }
 
-    fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), ()> {
+    fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), Damaged> {
         let h = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b));
         let len = (h >> 32 & 0x1fff) as usize;
         let codec = match h >> 45 & 7 {
             1 => Codec::Lz4,
             2 => Codec::ShuffleLz4,
-            _ => return Err(()),
+            _ => return Err(Damaged),
         };
         if h >> 48 != MAGIC || h as u32 != page.0 || len > RECORD_BYTES_MAX {
-            Err(())
+            Err(Damaged)
         } else {
             Ok((len, codec))
         }
@@ -345,7 +349,7 @@ impl Pool {
         let window = self.windows_by_clock().find(|&w| {
             let used = self.used_spans(w);
             used <= SPANS_PER_WINDOW / 2
-                && free >= SPANS_PER_WINDOW + 1
+                && free > SPANS_PER_WINDOW
                 && spans_of(w).all(|id| self.leaving(id) == STAYS)
         })?;
         for id in spans_of(window) {

@@ -115,9 +115,9 @@ fn a_record_of_another_page_or_a_damaged_one_is_refused() {
     let h =
         pool.store(&pager, &frames, &stats, PageId(3), Codec::Lz4, &compress(&compressible(1, 100))).unwrap();
     let mut out = [0; PAGE_BYTES];
-    assert_eq!(pool.expand(&pager, h, PageId(4), &mut out), Err(()));
+    assert_eq!(pool.expand(&pager, h, PageId(4), &mut out), Err(Damaged));
     with_bytes(&pager, offset(h) + 6, 2, |b| b.fill(0xff));
-    assert_eq!(pool.expand(&pager, h, PageId(3), &mut out), Err(()));
+    assert_eq!(pool.expand(&pager, h, PageId(3), &mut out), Err(Damaged));
 }
 
 #[test]
