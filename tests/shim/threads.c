@@ -57,6 +57,8 @@ static void replace_some(struct worker *worker) {
 static void move_all(struct worker *worker) {
     size_t pages = PAGES_MOST / 2 + next(worker, PAGES_MOST / 2);
     char *moved = mremap(worker->start, worker->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
+    /* After MAP_FIXED and fork the range may consist of several kernel mappings, which mremap refuses to move as one. */
+    if (moved == MAP_FAILED && errno == EFAULT) return;
     CHECK(moved != MAP_FAILED, "mremap");
     size_t kept = pages < worker->pages ? pages : worker->pages;
     memset(worker->versions + kept, 0, (PAGES_MOST - kept) * sizeof *worker->versions);
