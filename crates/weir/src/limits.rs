@@ -38,6 +38,9 @@ pub const STAGED_SHARE: u32 = 16;
 /// (about 6 us a page).
 pub const STORE_PER_HOLD: u32 = 4;
 
+/// Longest stretch that the background reclaimer runs without offering its processor to others.
+pub const RUN_NS_MAX: u64 = 60_000;
+
 /// Largest record the pool takes: above three quarters of a page storing saves too little.
 pub const RECORD_BYTES_MAX: usize = 3072;
 

@@ -80,13 +80,6 @@ impl<'a> BlockLock<'a> {
 #[derive(Debug)]
 pub struct LockGuard<'a>(&'a AtomicU32);
 
-impl LockGuard<'_> {
-    /// Whether somebody sleeps waiting for this lock: a long holder should let go.
-    pub fn contended(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == CONTENDED
-    }
-}
-
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         release(self.0);

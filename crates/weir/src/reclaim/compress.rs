@@ -1,7 +1,7 @@
 //! Compress: what form a page takes outside its frame. Chosen per page.
 
 use crate::config::Codec as Setting;
-use crate::limits::RECORD_BYTES_MAX;
+use crate::limits::{RECORD_BYTES_MAX, RUN_NS_MAX};
 use crate::tier::pool::Codec;
 use weir_os::codec::{self, PageBytes, Scratch};
 
@@ -10,13 +10,25 @@ use weir_os::codec::{self, PageBytes, Scratch};
 pub struct Bench {
     scratch: Scratch,
     out: [u8; RECORD_BYTES_MAX],
+    yielded_ns: u64,
 }
 
 impl Bench {
+    /// Gives up the processor after [`RUN_NS_MAX`] of work: a thread that was woken on it meanwhile
+    /// (the program, with its page) must not wait for the end of our slice, which is milliseconds.
+    /// Yielding more often would leave reclaim behind a busy handler.
+    pub fn let_others_run(&mut self) {
+        let now = weir_os::thread::now_ns();
+        if now.wrapping_sub(self.yielded_ns) > RUN_NS_MAX {
+            weir_os::thread::yield_now();
+            self.yielded_ns = weir_os::thread::now_ns();
+        }
+    }
+
     /// An empty workbench.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Bench {
-        Bench { scratch: Scratch::new(), out: [0; RECORD_BYTES_MAX] }
+        Bench { scratch: Scratch::new(), out: [0; RECORD_BYTES_MAX], yielded_ns: 0 }
     }
 }
 

@@ -73,7 +73,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
             batch.idle = starved;
             break;
         };
-        let stored = store_window(core, bench, block, want - batch.freed);
+        let stored = store_window(core, bench, block, want - batch.freed, effort == Effort::Background);
         batch.freed += stored.freed;
         batch.kept += stored.given_back;
     }

@@ -36,8 +36,14 @@ enum Fate {
 
 /// Stores staged pages of a block taken from the staged queue, frees their frames in ascending
 /// order, and stops after about `most` of them: the block then goes back to the head of the queue.
-/// Faults on the block get in between every few pages.
-pub fn store_window<P: Pager>(core: &Core<P>, bench: &mut Bench, block: BlockId, most: u32) -> Stored {
+/// Faults on the block get in between every few pages, and with `polite` every other thread.
+pub fn store_window<P: Pager>(
+    core: &Core<P>,
+    bench: &mut Bench,
+    block: BlockId,
+    most: u32,
+    polite: bool,
+) -> Stored {
     let row = core.table.block(block);
     let mut stored = Stored::default();
     let mut at = 0;
@@ -65,10 +71,9 @@ pub fn store_window<P: Pager>(core: &Core<P>, bench: &mut Bench, block: BlockId,
             core.frames.put_window(window, 0, 0);
             return stored;
         }
-        let contended = guard.contended();
         drop(guard);
-        if contended {
-            weir_os::thread::yield_now();
+        if polite {
+            bench.let_others_run();
         }
         if at >= 64 {
             break; // neither stored nor mapped again (its mapping is changing): another turn
