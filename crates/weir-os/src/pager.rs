@@ -220,7 +220,12 @@ impl KernelPager {
         let len = if self.moves { PAGE_BYTES } else { len };
         self.count(2);
         // SAFETY: as above; the source frames are present by the engine's invariants.
-        let p = unsafe { self.uffd.copy(dst, src, len, wake) };
+        let mut p = unsafe { self.uffd.copy(dst, src, len, wake) };
+        if p.done == 0 && len > PAGE_BYTES && matches!(p.stop, Some(Errno::EINVAL | Errno::ENOENT)) {
+            // The run crosses mappings (parts of it have another protection): page by page.
+            // SAFETY: as above.
+            p = unsafe { self.uffd.copy(dst, src, PAGE_BYTES, wake) };
+        }
         if p.done > 0 {
             // SAFETY: those frames' bytes now live at the destination.
             let _ = unsafe { mem::drop_pages(src, p.done) };

@@ -31,6 +31,10 @@ pub const FREE_LOW_MIN: u32 = 2 * BLOCK_PAGES;
 /// Readahead leaves these frames to faults.
 pub const FREE_RESERVE: u32 = BLOCK_PAGES / 4;
 
+/// Fresh frames that the background thread keeps ready while the budget is not used up: a faulting
+/// thread need not wait for the kernel to zero them.
+pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
+
 /// Share of frames that may be staged: the length of the second chance.
 pub const STAGED_SHARE: u32 = 16;
 

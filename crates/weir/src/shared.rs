@@ -5,6 +5,7 @@ use crate::config::Codec as CodecSetting;
 use crate::door::Pager;
 use crate::error::StartError;
 use crate::frames::Frames;
+use crate::limits::GROW_AHEAD;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
     METADATA_AHEAD_BYTES, STAGED_SHARE,
@@ -137,9 +138,9 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    /// Charges (or refunds) the rows of mapped blocks, which are written when they are mapped.
-    pub fn charge_rows(&self, blocks: i64) {
-        let bytes = blocks * ROW_BYTES;
+    /// Charges (or refunds) the rows of mapped pages, which are written when they are mapped.
+    pub fn charge_rows(&self, pages: i64) {
+        let bytes = pages * ROW_BYTES / i64::from(BLOCK_PAGES);
         let change = |b: u64| Some(b.saturating_add_signed(bytes));
         let _ = self.metadata_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         self.apply_limits();
@@ -183,7 +184,10 @@ impl<P: Pager> Core<P> {
     /// Wakes the background reclaimer if it has work.
     pub fn kick_if_low(&self) {
         let excess = self.frames.existing() > self.frames.limit();
-        if (excess || self.frames.free() < self.low_mark()) && self.kick.swap(1, Ordering::AcqRel) == 0 {
+        let ungrown = self.frames.existing() < self.frames.limit() && self.frames.free() < GROW_AHEAD / 2;
+        if (excess || ungrown || self.available() < self.low_mark())
+            && self.kick.swap(1, Ordering::AcqRel) == 0
+        {
             weir_os::thread::futex_wake(&self.kick, 1);
         }
     }

@@ -81,9 +81,7 @@ impl<P: Pager> Engine<P> {
                 regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind).ok_or(Refused::NoSpace)?
             }
         };
-        self.core.charge_rows(i64::from(region.pages.div_ceil(64)));
         if let Err(e) = self.open(region, show) {
-            self.core.charge_rows(-i64::from(region.pages.div_ceil(64)));
             regions.map.remove(region.start);
             regions.map.release(region.start, region.end());
             return Err(e);
@@ -113,11 +111,13 @@ impl<P: Pager> Engine<P> {
     /// Makes a region's pages accessible, and managed: at once, or by `mark` once the caller has put
     /// pages there.
     pub(super) fn open(&self, r: Region, show: Show) -> Result<(), Refused> {
+        self.core.charge_rows(i64::from(r.pages));
         self.mark(r, show == Show::Now);
         if r.prot != PROT_NONE
             && let Err(e) = self.core.pager.protect(PageId(r.start), r.pages, r.prot)
         {
             self.mark(r, false);
+            self.core.charge_rows(-i64::from(r.pages));
             return Err(Refused::Kernel(e));
         }
         Ok(())
@@ -157,7 +157,6 @@ impl<P: Pager> Engine<P> {
                 self.core.pager.reserve_again(PageId(r.start), r.pages).map_err(Refused::Kernel)?;
             } else {
                 self.close(r)?;
-                self.core.charge_rows(-i64::from(r.pages / 64));
             }
             regions.map.remove(r.start);
         }
@@ -175,6 +174,7 @@ impl<P: Pager> Engine<P> {
         each_block(r.start, r.end(), |block, mask| {
             discard::discard(&self.core, block, mask, discard::Depth::All);
         });
+        self.core.charge_rows(-i64::from(r.pages));
         self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE).map_err(Refused::Kernel)
     }
 

@@ -253,6 +253,9 @@ fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
         let census = w.engine.core.validate(PAGES).unwrap();
         assert_eq!(census, crate::shared::Census::default(), "seed {seed}: all was unmapped");
         assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
+        let before = world(seed).engine.core.frames.limit();
+        let charged = (before - w.engine.core.frames.limit()) as usize * PAGE_BYTES;
+        assert!(charged <= PAGES as usize * 32, "seed {seed}: {charged} bytes stay charged for nothing");
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::door::Pager;
 use crate::fault::{self, Ahead, Outcome};
-use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
+use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS, GROW_AHEAD};
 use crate::page::id::BLOCK_PAGES;
 use crate::page::{BlockId, PageId};
 use crate::reclaim::compress::Bench;
@@ -192,6 +192,10 @@ impl Engine<KernelPager> {
             let mut freed = 0;
             while self.core.frames.free() < self.core.high_mark() {
                 let _inside = self.gate.enter();
+                let plenty = self.core.available() >= self.core.high_mark();
+                if plenty && self.core.frames.free() >= GROW_AHEAD {
+                    break; // the rest of the budget is populated when it is needed
+                }
                 if self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0 {
                     continue;
                 }

@@ -245,7 +245,7 @@ impl Pool {
     pub fn free<P: Pager>(&self, pager: &P, frames: &Frames, stats: &Stats, handle: Handle) {
         let len = with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b);
-            debug_assert_eq!(h >> 48, MAGIC, "freed twice?");
+            assert_eq!(h >> 48, MAGIC, "a pool record was freed twice");
             b.fill(0);
             h >> 32 & 0x1fff
         });
