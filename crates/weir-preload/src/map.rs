@@ -87,8 +87,7 @@ pub unsafe extern "C" fn mmap(
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
         let Some(e) = inside(addr, len) else { return native() };
         if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE && flags & libc::MAP_FIXED == 0 {
-            set_errno(libc::EEXIST);
-            return FAILED;
+            return fail_ptr(Errno::EEXIST);
         }
         return map_over(e, addr, len, prot, plain, call);
     }
@@ -99,10 +98,7 @@ pub unsafe extern "C" fn mmap(
     match e.map(len, 1, prot, Kind::Map) {
         Ok(a) => a as *mut c_void,
         Err(Refused::NoSpace) => native(),
-        Err(r) => {
-            set_errno(errno_of(r).0);
-            FAILED
-        }
+        Err(r) => fail_ptr(errno_of(r)),
     }
 }
 

@@ -13,7 +13,7 @@ pub use size::{SizeError, format_size, parse_size};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs and the
 /// page table's own pages need about half of this; the rest is room to move.
-pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+pub const MEMORY_BYTES_MIN: u64 = crate::limits::BUDGET_BYTES_MIN;
 
 /// Default of `min-alloc`, in bytes, and the smallest value that has an effect. Measured on a loop of random frees and
 /// mallocs, blocks of 1.5 and 6 KB are served faster this way than by libc (0.5 and 1.2 against 0.9 and 1.7 us), so
