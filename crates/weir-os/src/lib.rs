@@ -9,6 +9,8 @@ pub mod host;
 pub mod mem;
 pub mod pager;
 pub mod probe;
+pub mod signal;
+pub mod stack;
 pub mod sys;
 pub mod thread;
 pub mod uffd;

@@ -24,6 +24,7 @@ const NURSERY_PAGES: usize = 64;
 pub struct KernelPager {
     uffd: Uffd,
     moves: bool,
+    intake: Intake,
     space: Mapping,
     arena: Mapping,
     /// Unregistered memory where fresh frames are born zeroed before they move into the arena.
@@ -44,6 +45,16 @@ pub enum Kind {
     Copy,
 }
 
+/// How a fault is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// By a message that a handler thread reads; faults inside system calls too. Needs permission.
+    Messages,
+    /// By SIGBUS in the faulting thread; a system call that touches a missing page fails with
+    /// EFAULT. Needs no permission.
+    InThread,
+}
+
 impl KernelPager {
     /// Opens a userfaultfd, reserves nothing: takes over `space` (reserved, no access yet) and
     /// `arena` (read-write, untouched) and registers them.
@@ -54,8 +65,8 @@ impl KernelPager {
     /// # Safety
     /// - a thread must answer [`KernelPager::read`] from here on, or accesses to the space hang.
     /// - nobody else maps, unmaps or touches the arena.
-    pub unsafe fn new(kind: Kind, space: Mapping, arena: Mapping) -> Result<KernelPager, Errno> {
-        let uffd = Self::open(kind)?;
+    pub unsafe fn new(kind: Kind, intake: Intake, space: Mapping, arena: Mapping) -> Result<KernelPager, Errno> {
+        let uffd = Self::open(kind, intake)?;
         let moves = uffd.features() & uffd::MOVE != 0;
         let nursery = Mapping::anon(NURSERY_PAGES * PAGE_BYTES)?;
         nursery.name(c"weir-nursery");
@@ -66,6 +77,7 @@ impl KernelPager {
         let pager = KernelPager {
             uffd,
             moves,
+            intake,
             space,
             arena,
             nursery,
@@ -79,18 +91,32 @@ impl KernelPager {
     /// As [`KernelPager::new`] for mappings that were made for it: a reserved space that nobody has
     /// used and an arena that nobody else knows. The thread that answers faults starts before
     /// anybody gets access to a page of the space.
-    pub fn open_over(kind: Kind, space: Mapping, arena: Mapping) -> Result<KernelPager, Errno> {
+    pub fn open_over(
+        kind: Kind,
+        intake: Intake,
+        space: Mapping,
+        arena: Mapping,
+    ) -> Result<KernelPager, Errno> {
         // SAFETY: both mappings are owned, the space has no access yet (reserved), so nobody can
         // fault before the owner of the pager opens pages; the arena is touched through it alone.
-        unsafe { KernelPager::new(kind, space, arena) }
+        unsafe { KernelPager::new(kind, intake, space, arena) }
     }
 
-    fn open(kind: Kind) -> Result<Uffd, Errno> {
+    fn open(kind: Kind, intake: Intake) -> Result<Uffd, Errno> {
         let wanted = match kind {
             Kind::Copy => uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
             Kind::Auto | Kind::Move => uffd::MOVE | uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
         };
-        let uffd = Uffd::open(wanted)?;
+        let uffd = match intake {
+            Intake::Messages => Uffd::open(wanted)?,
+            Intake::InThread => {
+                let uffd = Uffd::open_user_mode(wanted | uffd::SIGBUS)?;
+                if uffd.features() & uffd::SIGBUS == 0 {
+                    return Err(Errno::ENOSYS);
+                }
+                uffd
+            }
+        };
         let moves = uffd.features() & uffd::MOVE != 0;
         let protects = uffd.features() & uffd::PAGEFAULT_FLAG_WP != 0;
         if !moves && (kind == Kind::Move || !protects) {
@@ -122,12 +148,17 @@ impl KernelPager {
     /// under the same number, and registers everything again but for the page ranges (start, end)
     /// in `foreign`, in order, where something else is mapped. Until then missing pages read as zeros.
     pub fn reopen_in_child(&self, foreign: &[(usize, usize)]) -> Result<(), Errno> {
-        let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy })?;
+        let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy }, self.intake)?;
         let (from, to) = (fresh.fd() as usize, self.uffd.fd() as usize);
         // SAFETY: descriptors of ours; the parent's description stays open in the parent.
         unsafe { syscall(libc::SYS_dup3, [from, to, libc::O_CLOEXEC as usize, 0, 0, 0])? };
         self.nursery_busy.store(false, Ordering::Relaxed);
         self.register(foreign)
+    }
+
+    /// How faults are announced.
+    pub fn intake(&self) -> Intake {
+        self.intake
     }
 
     /// Whether frames travel by MOVE.

@@ -14,6 +14,7 @@ mod fds;
 mod fork;
 mod heap;
 mod init;
+mod inline;
 mod libc_next;
 mod malloc;
 mod map;

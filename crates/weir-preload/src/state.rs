@@ -4,10 +4,11 @@ use crate::exit;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
-use weir::config::Settings;
+use weir::config::{Faults, Settings};
 use weir::engine::Engine;
 use weir::engine::threads::{fatal, say};
-use weir_os::pager::KernelPager;
+use weir::error::StartError;
+use weir_os::pager::{Intake, KernelPager};
 use weir_os::thread;
 
 /// The engine of this process.
@@ -162,7 +163,7 @@ fn start() -> Option<&'static Weir> {
 
 extern "C" fn build(_: *mut c_void) -> *mut c_void {
     thread::set_name(c"weir-start");
-    let started = SETTINGS.get().map(Engine::start);
+    let started = SETTINGS.get().map(start_engine);
     match started {
         Some(Ok(e)) => {
             ENGINE.store(Box::leak(Box::new(e)), Ordering::Release);
@@ -179,6 +180,15 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
     BUILT.store(1, Ordering::Release);
     thread::futex_wake(&BUILT, i32::MAX as u32);
     core::ptr::null_mut()
+}
+
+/// The engine with the intake that the settings ask for.
+fn start_engine(settings: &Settings) -> Result<Weir, StartError> {
+    if settings.faults == Faults::Inline {
+        crate::inline::take_signals().map_err(StartError::Userfaultfd)?;
+        return Engine::start(settings, Intake::InThread);
+    }
+    Engine::start(settings, Intake::Messages)
 }
 
 /// Starts the handler and the reclaimer.
@@ -200,11 +210,16 @@ pub fn restart_threads() {
 }
 
 extern "C" fn serve(_: *mut c_void) -> *mut c_void {
-    thread::set_name(c"weir-fault");
-    thread::prefer_latency();
-    let mut bench = Weir::bench();
     match engine() {
-        Some(e) => e.serve_faults(&mut bench),
+        Some(e) if e.core.pager.intake() == Intake::InThread => {
+            thread::set_name(c"weir-ahead");
+            e.fetch_ahead_for_ever()
+        }
+        Some(e) => {
+            thread::set_name(c"weir-fault");
+            thread::prefer_latency();
+            e.serve_faults(&mut Weir::bench())
+        }
         None => core::ptr::null_mut(),
     }
 }

@@ -131,7 +131,7 @@ pub const OPTIONS: [OptionSpec; 12] = [
         "WEIR_FAULTS",
         "auto|thread",
         "auto",
-        "Who serves page faults (so far: a handler thread)",
+        "Who serves page faults: the faulting thread (inline), a handler thread, or what works (auto)",
     ),
     spec(
         OptionId::MinAlloc,
@@ -211,8 +211,10 @@ pub enum Codec {
 /// Who serves page faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// The engine chooses; a handler thread so far.
+    /// In the faulting thread where that works, else a handler thread.
     Auto,
+    /// The faulting thread itself; needs no privileges.
+    Inline,
     /// A handler thread.
     Thread,
 }
@@ -359,8 +361,9 @@ impl Settings {
                 self.codec = choice(text, &known, &["zstd"])?;
             }
             OptionId::Faults => {
-                self.faults =
-                    choice(text, &[("auto", Faults::Auto), ("thread", Faults::Thread)], &["inline"])?;
+                let known =
+                    [("auto", Faults::Auto), ("inline", Faults::Inline), ("thread", Faults::Thread)];
+                self.faults = choice(text, &known, &[])?;
             }
             OptionId::MinAlloc => self.min_alloc = size_of(text, total_ram)?,
             OptionId::Fork => {
@@ -507,7 +510,7 @@ mod tests {
 
     #[test]
     fn what_is_not_built_yet_is_refused_by_saying_so() {
-        for (env, value) in [("WEIR_FAULTS", "inline"), ("WEIR_CODEC", "zstd"), ("WEIR_SWAP", "/var/tmp")] {
+        for (env, value) in [("WEIR_CODEC", "zstd"), ("WEIR_SWAP", "/var/tmp")] {
             let text = refusal(env, value);
             assert!(text.contains("not built yet"), "{env}={value}: {text}");
         }

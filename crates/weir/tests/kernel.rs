@@ -9,7 +9,7 @@ use weir::config::Settings;
 use weir::engine::Engine;
 use weir::page::region::Kind;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
-use weir_os::pager::KernelPager;
+use weir_os::pager::{Intake, KernelPager};
 use weir_os::thread;
 
 type Weir = Engine<KernelPager>;
@@ -33,7 +33,7 @@ fn engine() -> &'static Weir {
             other => std::env::var(other).ok(),
         };
         let settings = Settings::from_env(lookup).unwrap();
-        let engine = Engine::start(&settings).expect("userfaultfd: run as root or see `weir doctor`");
+        let engine = Engine::start(&settings, Intake::Messages).expect("userfaultfd: run as root or see `weir doctor`");
         let engine: &'static Weir = Box::leak(Box::new(engine));
         let arg = core::ptr::from_ref(engine).cast_mut().cast();
         for entry in [serve as extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, reclaim] {

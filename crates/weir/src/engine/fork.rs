@@ -20,10 +20,12 @@ impl Engine<KernelPager> {
     /// Everybody out. The caller must not touch managed memory until `fork_done`.
     pub fn fork_prepare(&self) {
         self.gate.close();
+        self.inline.closer.store(weir_os::thread::id(), Ordering::Relaxed);
     }
 
     /// In the parent, or when the fork failed.
     pub fn fork_done(&self) {
+        self.inline.closer.store(0, Ordering::Relaxed);
         self.gate.open();
     }
 
@@ -42,7 +44,8 @@ impl Engine<KernelPager> {
         // Free frames are shared with the parent; writing to them would copy garbage.
         self.core.frames.shed_all_free(&self.core.pager);
         self.core.kick.store(0, Ordering::Relaxed);
-        self.serving.store(0, Ordering::Relaxed);
+        self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
+        self.inline.forked();
         self.gate.open();
         self.wipe_in_child();
     }

@@ -4,6 +4,7 @@
 pub mod control;
 pub mod fork;
 pub mod heap;
+pub mod inline;
 pub mod remap;
 pub mod start;
 pub mod threads;
@@ -15,8 +16,9 @@ use crate::page::{BlockId, PageId};
 use crate::reclaim::compress::Bench;
 use crate::shared::Core;
 use crate::sync::Gate;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicBool;
 use heap::Cache;
+use inline::{DESKS, Inline, Serving};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::mem::PAGE_BYTES;
 
@@ -33,9 +35,10 @@ pub struct Engine<P: Pager> {
     bench: Mutex<Bench>,
     base: usize,
     len: usize,
-    /// The fault being served, for the watchdog: page plus one, and since when (ns).
-    serving: AtomicU32,
-    serving_since: AtomicU64,
+    /// What faulting threads need to resolve faults themselves.
+    inline: Inline,
+    /// The faults being served, for the watchdog.
+    serving: Vec<Serving>,
     stall_reported: AtomicBool,
 }
 
@@ -58,8 +61,8 @@ impl<P: Pager> Engine<P> {
             bench: Mutex::new(Bench::new()),
             base,
             len: pages as usize * PAGE_BYTES,
-            serving: AtomicU32::new(0),
-            serving_since: AtomicU64::new(0),
+            inline: Inline::default(),
+            serving: (0..DESKS).map(|_| Serving::default()).collect(),
             stall_reported: AtomicBool::new(false),
         }
     }

@@ -9,23 +9,29 @@ use crate::reclaim::compress::Bench;
 use crate::shared::{Core, Geometry};
 use crate::sync::Ordering;
 use weir_os::mem::{Mapping, PAGE_BYTES};
-use weir_os::pager::{KernelPager, Kind};
+use weir_os::pager::{Intake, KernelPager, Kind};
 use weir_os::sys::Errno;
 
-/// Where the managed space is reserved: far from what the kernel and libc hand out, and the same
-/// in every process, so that addresses can be told by sight.
-pub const SPACE_BASE: usize = 0x2000_0000_0000;
-/// Other places tried when something is there already.
-const SPACE_BASES: [usize; 3] = [SPACE_BASE, 0x3000_0000_0000, 0x1000_0000_0000];
+/// Where the managed space is reserved, with other places for when something is there already: far
+/// from what the kernel and libc hand out, and the same in every process.
+///
+/// In inline mode a child inherits the filter on calls with addresses in the first range, so a
+/// program with handler threads keeps out of it.
+const fn space_bases(intake: Intake) -> [usize; 3] {
+    match intake {
+        Intake::InThread => [0x2000_0000_0000, 0x2400_0000_0000, 0x2800_0000_0000],
+        Intake::Messages => [0x3000_0000_0000, 0x3400_0000_0000, 0x1000_0000_0000],
+    }
+}
 
 impl Engine<KernelPager> {
     /// Builds an engine; its threads are started by the caller, who owns the `'static` reference.
-    pub fn start(settings: &Settings) -> Result<Engine<KernelPager>, StartError> {
+    pub fn start(settings: &Settings, intake: Intake) -> Result<Engine<KernelPager>, StartError> {
         let budget = settings.memory;
         if budget < BUDGET_BYTES_MIN {
             return Err(StartError::BudgetTooSmall(budget));
         }
-        let space = reserve_space(budget)?;
+        let space = reserve_space(budget, intake)?;
         let windows = Geometry::arena_windows(budget);
         let arena = Mapping::anon(windows as usize * BLOCK_PAGES as usize * PAGE_BYTES)
             .map_err(StartError::AddressSpace)?;
@@ -43,7 +49,7 @@ impl Engine<KernelPager> {
             PagerKind::Move => Kind::Move,
             PagerKind::Copy => Kind::Copy,
         };
-        let pager = KernelPager::open_over(kind, space, arena).map_err(StartError::Userfaultfd)?;
+        let pager = KernelPager::open_over(kind, intake, space, arena).map_err(StartError::Userfaultfd)?;
         let copy = !pager.moves();
         let core = Core::new(pager, geometry, seed(), settings.codec)?;
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
@@ -57,11 +63,11 @@ impl Engine<KernelPager> {
 }
 
 /// Reserves as much address space as may be had: less under RLIMIT_AS or strict overcommit.
-fn reserve_space(budget: u64) -> Result<Mapping, StartError> {
+fn reserve_space(budget: u64, intake: Intake) -> Result<Mapping, StartError> {
     let mut len = SPACE_BYTES_MAX;
     let mut last = Errno::ENOMEM;
     while len >= budget * SPACE_PER_BUDGET_MIN {
-        for base in SPACE_BASES {
+        for base in space_bases(intake) {
             match Mapping::reserve(base, len as usize) {
                 Ok(m) => return Ok(m),
                 Err(e) => last = e,

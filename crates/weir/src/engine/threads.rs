@@ -3,10 +3,10 @@
 
 use super::Engine;
 use crate::door::Pager;
+use super::inline::{fetch_steps, Serving};
 use crate::fault::{self, Ahead, Outcome};
 use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS, GROW_AHEAD};
-use crate::page::id::BLOCK_PAGES;
-use crate::page::{BlockId, PageId};
+use crate::page::PageId;
 use crate::reclaim::compress::Bench;
 use crate::reclaim::{self, Effort, room};
 use crate::shared::Core;
@@ -71,28 +71,37 @@ impl Engine<KernelPager> {
             fatal(format_args!("a page fault at {:#x}, outside the managed space: engine bug", m.address));
         }
         let page = PageId(self.page_of(m.address));
-        self.serving_since.store(start, Ordering::Relaxed);
-        self.serving.store(page.0 + 1, Ordering::Relaxed);
-        let ahead = self.resolve_or_reclaim(bench, page, m.tid);
-        self.serving.store(0, Ordering::Relaxed);
+        self.begin_serving(0, page, start);
+        let settled = self.resolve_or_reclaim(bench, page, m.tid);
+        self.end_serving(0);
         self.core.stats.fault_ns.record(thread::now_ns() - start);
-        ahead
+        settled.ahead
     }
 
-    fn resolve_or_reclaim(&self, bench: &mut Bench, page: PageId, tid: u32) -> Option<Ahead> {
+    pub(super) fn begin_serving(&self, desk: usize, page: PageId, now_ns: u64) {
+        self.serving[desk].since_ns.store(now_ns, Ordering::Relaxed);
+        self.serving[desk].page.store(page.0 + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end_serving(&self, desk: usize) {
+        self.serving[desk].page.store(0, Ordering::Relaxed);
+    }
+
+    /// Resolves a fault, reclaiming a little where no frame is free.
+    pub(super) fn resolve_or_reclaim(&self, bench: &mut Bench, page: PageId, tid: u32) -> Settled {
         let mut patience = Patience::default();
         loop {
             match fault::resolve(&self.core, &self.strides, page, tid) {
-                Outcome::Installed(ahead) => return ahead,
-                Outcome::Stale => return None,
+                Outcome::Installed(ahead) => return Settled { ahead, foreign: false },
+                Outcome::Stale => return Settled::default(),
                 Outcome::Foreign => {
                     // Being unmapped right now: the thread tries again and gets its SIGSEGV.
                     Pager::wake(&self.core.pager, page, 1);
-                    return None;
+                    return Settled { ahead: None, foreign: true };
                 }
                 Outcome::Lost => {
                     self.report_lost(page);
-                    return None;
+                    return Settled::default();
                 }
                 Outcome::NoFrames => {
                     if !self.direct_reclaim(bench) && patience.is_over(&self.core) {
@@ -120,41 +129,17 @@ impl Engine<KernelPager> {
 
     /// Fetches what a stream will want next, unless somebody faults meanwhile.
     fn run_ahead(&self, bench: &mut Bench, a: Ahead, messages: &mut [FaultMessage; INTAKE]) {
-        let steps = if a.stride.unsigned_abs() == 1 { a.count / BLOCK_PAGES } else { a.count };
-        for i in 0..steps {
+        for i in 0..fetch_steps(a) {
             let n = self.intake(messages);
             if n > 0 {
                 for m in &messages[..n] {
                     let _ = self.serve(bench, m);
                 }
             }
-            if self.core.frames.free() < self.core.low_mark() / 2 {
-                return;
-            }
-            let step = i64::from(i) * i64::from(a.stride);
-            let came = if a.stride.unsigned_abs() == 1 {
-                let block = i64::from(a.first.block().0) + step;
-                self.fetch_ahead(block * i64::from(BLOCK_PAGES), u64::MAX, Some(a.state))
-            } else {
-                let page = i64::from(a.first.0) + step;
-                self.fetch_ahead(page, 1 << page.rem_euclid(64), None)
-            };
-            if !came {
+            if !self.fetch_step(a, i) {
                 return;
             }
         }
-    }
-
-    fn fetch_ahead(&self, page: i64, mask: u64, state: Option<u64>) -> bool {
-        if page < 0 || page >= i64::from(self.core.table.pages()) {
-            return false;
-        }
-        let block: BlockId = PageId(page as u32).block();
-        if self.core.table.block(block).valid() & mask == 0 {
-            return false;
-        }
-        fault::prefetch(&self.core, block.page(0), mask, state);
-        true
     }
 
     fn report_lost(&self, page: PageId) {
@@ -227,8 +212,14 @@ impl Engine<KernelPager> {
 
     /// The watchdog: a fault that waits too long is reported once, with what is known.
     fn watch(&self) {
-        let page = self.serving.load(Ordering::Relaxed);
-        let waited = thread::now_ns().saturating_sub(self.serving_since.load(Ordering::Relaxed)) / 1_000_000;
+        for serving in &self.serving {
+            self.watch_one(serving);
+        }
+    }
+
+    fn watch_one(&self, serving: &Serving) {
+        let page = serving.page.load(Ordering::Relaxed);
+        let waited = thread::now_ns().saturating_sub(serving.since_ns.load(Ordering::Relaxed)) / 1_000_000;
         if page == 0 || waited < FAULT_STALL_MS || self.stall_reported.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -241,6 +232,15 @@ impl Engine<KernelPager> {
             self.core.staged.pages(),
         ));
     }
+}
+
+/// How a fault was settled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settled {
+    /// What to fetch next.
+    pub ahead: Option<Ahead>,
+    /// Nobody has mapped the page through Weir.
+    pub foreign: bool,
 }
 
 /// How long a fault without a frame has seen no progress by anybody.

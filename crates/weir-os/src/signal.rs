@@ -1,0 +1,122 @@
+//! Signals without libc: dispositions, masks and alternate stacks by raw system calls, and the
+//! registers of an interrupted thread.
+
+use crate::sys::{Errno, syscall};
+
+/// A set of signals, bit `signal - 1`.
+pub type Mask = u64;
+
+/// The bit of one signal.
+pub const fn bit(signal: i32) -> Mask {
+    1 << (signal - 1)
+}
+
+/// What the kernel keeps for a signal (`struct sigaction` of the system call, not libc's).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Action {
+    /// Handler address, or 0 (default) or 1 (ignored).
+    pub handler: usize,
+    /// `SA_*` bits.
+    pub flags: u64,
+    /// Address of the code that returns from the signal.
+    pub restorer: usize,
+    /// Signals blocked while the handler runs.
+    pub mask: Mask,
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// Handler type of `SA_SIGINFO`.
+pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
+
+/// Installs `handler` for `signal` with `flags` (SA_SIGINFO is added); returns what was there.
+///
+/// # Safety
+/// - the handler must be fit to interrupt the program anywhere.
+pub unsafe fn install(signal: i32, handler: Handler, flags: i32, mask: Mask) -> Result<Action, Errno> {
+    let restorer: unsafe extern "C" fn() = weir_sigreturn;
+    let action = Action {
+        handler: handler as usize,
+        flags: (flags | libc::SA_SIGINFO) as u32 as u64 | SA_RESTORER,
+        restorer: restorer as usize,
+        mask,
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { swap(signal, Some(&action)) }
+}
+
+/// Sets (with `Some`) and returns the disposition of a signal as the kernel has it.
+///
+/// # Safety
+/// - as [`install`]; an action that came from the kernel may be put back.
+pub unsafe fn swap(signal: i32, new: Option<&Action>) -> Result<Action, Errno> {
+    let mut old = Action::default();
+    let new = new.map_or(0, |a| core::ptr::from_ref(a) as usize);
+    let old_at = core::ptr::from_mut(&mut old) as usize;
+    // SAFETY: live structs of the kernel's layout; the rest is the caller's.
+    unsafe { syscall(libc::SYS_rt_sigaction, [signal as usize, new, old_at, 8, 0, 0])? };
+    Ok(old)
+}
+
+/// Changes the calling thread's mask as `how` says (`SIG_BLOCK`, ...); `None` only asks. Returns
+/// the former mask.
+pub fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, Errno> {
+    let mut old: Mask = 0;
+    let new = set.as_ref().map_or(0, |m| core::ptr::from_ref(m) as usize);
+    let old_at = core::ptr::from_mut(&mut old) as usize;
+    // SAFETY: live words of the size passed.
+    unsafe { syscall(libc::SYS_rt_sigprocmask, [how as usize, new, old_at, 8, 0, 0])? };
+    Ok(old)
+}
+
+/// Sends a signal to the calling thread.
+pub fn raise(signal: i32) {
+    let (pid, tid) = (crate::sys::getpid() as usize, crate::thread::gettid() as usize);
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
+}
+
+/// Sets (with `Some`) and returns the thread's alternate stack as the kernel has it.
+///
+/// # Safety
+/// - the memory must stay the stack's while it is set.
+pub unsafe fn alternate_stack(new: Option<&libc::stack_t>) -> Result<libc::stack_t, Errno> {
+    // SAFETY: plain data, valid when zero.
+    let mut old: libc::stack_t = unsafe { core::mem::zeroed() };
+    let new = new.map_or(0, |s| core::ptr::from_ref(s) as usize);
+    let old_at = core::ptr::from_mut(&mut old) as usize;
+    // SAFETY: live structs; the memory is the caller's business.
+    unsafe { syscall(libc::SYS_sigaltstack, [new, old_at, 0, 0, 0, 0])? };
+    Ok(old)
+}
+
+unsafe extern "C" {
+    fn weir_sigreturn();
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.weir_sigreturn,\"ax\",@progbits",
+    ".type weir_sigreturn,@function",
+    ".hidden weir_sigreturn",
+    ".globl weir_sigreturn",
+    "weir_sigreturn:",
+    "mov rax, 15",
+    "syscall",
+    ".size weir_sigreturn, . - weir_sigreturn",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".pushsection .text.weir_sigreturn,\"ax\",@progbits",
+    ".type weir_sigreturn,@function",
+    ".hidden weir_sigreturn",
+    ".globl weir_sigreturn",
+    "weir_sigreturn:",
+    "mov x8, #139",
+    "svc #0",
+    ".size weir_sigreturn, . - weir_sigreturn",
+    ".popsection",
+);

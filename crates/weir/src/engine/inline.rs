@@ -1,0 +1,245 @@
+//! Inline mode: the faulting thread resolves its own fault, inside the handler of its SIGBUS. No
+//! other thread is woken and no permission is needed.
+//!
+//! The handler comes with every signal blocked and does its work at a [`Desk`]: a stack of ours
+//! and the workbench for reclaiming, because the program's stack may be small. Nothing here touches
+//! managed memory, so a fault never nests in a fault.
+
+use super::Engine;
+use crate::fault::{self, Ahead};
+use crate::page::PageId;
+use crate::page::id::BLOCK_PAGES;
+use crate::page::region::Kind;
+use crate::reclaim::compress::Bench;
+use crate::stats;
+use crate::sync::{Lock, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::Mutex;
+use weir_os::pager::KernelPager;
+use weir_os::stack::Stack;
+use weir_os::thread;
+
+/// Threads that can resolve faults at the same moment; more wait for a desk.
+pub const DESKS: usize = 128;
+/// Stack of a desk.
+const STACK_BYTES: usize = 64 << 10;
+/// Streams waiting for the thread that fetches ahead; when it is full the newest is forgotten.
+const STREAMS: usize = 8;
+
+/// Where a faulting thread works: made at its first use, kept for ever.
+#[derive(Debug, Default)]
+pub struct Desk(Option<(Stack, Box<Bench>)>);
+
+/// The fault being served at a desk, for the watchdog.
+#[derive(Debug, Default)]
+pub struct Serving {
+    /// Page plus one, or 0.
+    pub page: AtomicU32,
+    /// Since when, ns.
+    pub since_ns: AtomicU64,
+}
+
+/// What inline mode adds to the engine.
+#[derive(Debug)]
+pub struct Inline {
+    desks: Vec<Mutex<Desk>>,
+    /// Streams to be fetched ahead.
+    streams: Streams,
+    /// The thread that closed the gate for a fork: its faults pass.
+    pub(super) closer: AtomicUsize,
+}
+
+impl Default for Inline {
+    fn default() -> Inline {
+        Inline {
+            desks: (0..DESKS).map(|_| Mutex::default()).collect(),
+            streams: Streams::default(),
+            closer: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// What the handler does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Return: the access is tried again.
+    Retry,
+    /// Not a fault of Weir's: the program's own handler is to have it.
+    NotOurs,
+}
+
+impl Engine<KernelPager> {
+    /// Resolves the fault of the calling thread at `addr`, which lies in the managed space. Signals
+    /// are blocked. A page whose record is damaged is poisoned: trying again then raises a SIGBUS
+    /// that is the program's.
+    pub fn fault_in_thread(&self, addr: usize) -> Verdict {
+        let page = PageId(self.page_of(addr));
+        let mut verdict = Verdict::Retry;
+        self.at_desk(|desk, bench| {
+            let start = thread::now_ns();
+            stats::add(&self.core.stats.faults, 1);
+            self.begin_serving(desk, page, start);
+            let settled = self.resolve_or_reclaim(bench, page, (thread::id() >> 8) as u32);
+            self.end_serving(desk);
+            if settled.foreign {
+                if self.is_foreign(page) {
+                    verdict = Verdict::NotOurs;
+                } else {
+                    thread::yield_now(); // it is being unmapped: the next try finds no access
+                }
+            }
+            if let Some(a) = settled.ahead {
+                self.inline.streams.post(a);
+            }
+            self.core.stats.fault_ns.record(thread::now_ns() - start);
+        });
+        verdict
+    }
+
+    /// Calls `f` inside the gate, on a stack of ours, with a workbench.
+    pub(super) fn at_desk(&self, mut f: impl FnMut(usize, &mut Bench)) {
+        let me = thread::id();
+        let closed_by_me = self.inline.closer.load(Ordering::Relaxed) == me;
+        let _inside = (!closed_by_me).then(|| self.gate.enter());
+        let first = (me >> 12) % DESKS;
+        loop {
+            for i in (0..DESKS).map(|i| (first + i) % DESKS) {
+                let Ok(mut desk) = self.inline.desks[i].try_lock() else { continue };
+                let (stack, bench) = desk.0.get_or_insert_with(new_desk);
+                stack.run(&mut || f(i, bench));
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn is_foreign(&self, page: PageId) -> bool {
+        let regions = self.regions();
+        let (parts, _) = regions.map.parts(page.0, page.0 + 1);
+        parts.iter().any(|r| r.kind == Kind::Foreign)
+    }
+
+    /// Fetches what streams will want next, until the process ends.
+    pub fn fetch_ahead_for_ever(&self) -> ! {
+        loop {
+            let Some(a) = self.inline.streams.take() else {
+                self.inline.streams.wait();
+                continue;
+            };
+            for i in 0..fetch_steps(a) {
+                let _inside = self.gate.enter();
+                if !self.fetch_step(a, i) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Fetches one step of a stream: a block, or a page of a larger stride. False when there is no
+    /// point in going on.
+    pub(super) fn fetch_step(&self, a: Ahead, i: u32) -> bool {
+        if self.core.frames.free() < self.core.low_mark() / 2 {
+            return false;
+        }
+        let step = i64::from(i) * i64::from(a.stride);
+        if a.stride.unsigned_abs() == 1 {
+            let block = i64::from(a.first.block().0) + step;
+            self.fetch_ahead(block * i64::from(BLOCK_PAGES), u64::MAX, Some(a.state))
+        } else {
+            let page = i64::from(a.first.0) + step;
+            self.fetch_ahead(page, 1 << page.rem_euclid(64), None)
+        }
+    }
+
+    fn fetch_ahead(&self, page: i64, mask: u64, state: Option<u64>) -> bool {
+        if page < 0 || page >= i64::from(self.core.table.pages()) {
+            return false;
+        }
+        let block = PageId(page as u32).block();
+        if self.core.table.block(block).valid() & mask == 0 {
+            return false;
+        }
+        fault::prefetch(&self.core, block.page(0), mask, state);
+        true
+    }
+}
+
+/// Steps of [`Engine::fetch_step`] that a stream asks for.
+pub(super) fn fetch_steps(a: Ahead) -> u32 {
+    if a.stride.unsigned_abs() == 1 { a.count / BLOCK_PAGES } else { a.count }
+}
+
+fn new_desk() -> (Stack, Box<Bench>) {
+    match Stack::new(STACK_BYTES) {
+        Ok(stack) => (stack, Box::new(Bench::new())),
+        Err(e) => super::threads::fatal(format_args!("no memory for a page fault's own stack: {e}")),
+    }
+}
+
+/// Streams that somebody else should fetch ahead.
+#[derive(Debug)]
+struct Streams {
+    lock: Lock,
+    waiting: AtomicU32,
+    /// first page (32) | stride (32), and count (32) | place in use (1); `state` apart.
+    rows: [[AtomicU64; 3]; STREAMS],
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            lock: Lock::default(),
+            waiting: AtomicU32::new(0),
+            rows: [const { [const { AtomicU64::new(0) }; 3] }; STREAMS],
+        }
+    }
+}
+
+impl Streams {
+    fn post(&self, a: Ahead) {
+        let guard = self.lock.lock();
+        let n = self.waiting.load(Ordering::Relaxed) as usize;
+        if n < STREAMS {
+            let row = &self.rows[n];
+            row[0].store(u64::from(a.first.0) | u64::from(a.stride as u32) << 32, Ordering::Relaxed);
+            row[1].store(u64::from(a.count), Ordering::Relaxed);
+            row[2].store(a.state, Ordering::Relaxed);
+            self.waiting.store(n as u32 + 1, Ordering::Release);
+        }
+        drop(guard);
+        if n == 0 {
+            thread::futex_wake(&self.waiting, 1);
+        }
+    }
+
+    /// The stream posted last: it is the one that somebody works on now.
+    fn take(&self) -> Option<Ahead> {
+        let _guard = self.lock.lock();
+        let n = self.waiting.load(Ordering::Relaxed).checked_sub(1)?;
+        self.waiting.store(n, Ordering::Release);
+        let row = &self.rows[n as usize];
+        let place = row[0].load(Ordering::Relaxed);
+        Some(Ahead {
+            first: PageId(place as u32),
+            stride: (place >> 32) as i32,
+            count: row[1].load(Ordering::Relaxed) as u32,
+            state: row[2].load(Ordering::Relaxed),
+        })
+    }
+
+    fn wait(&self) {
+        let _ = thread::futex_wait(&self.waiting, 0, None);
+    }
+
+    pub(super) fn reset(&self) {
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Inline {
+    /// In the child of a fork: streams of the parent are not the child's.
+    pub(super) fn forked(&self) {
+        self.streams.reset();
+        self.closer.store(0, Ordering::Relaxed);
+    }
+}
