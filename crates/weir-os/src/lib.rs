@@ -5,6 +5,8 @@
 //! feet, and lending frames. What the kernel can do is decided once, in [`probe`].
 
 pub mod codec;
+#[cfg(target_arch = "x86_64")]
+pub mod gate;
 pub mod host;
 pub mod mem;
 pub mod pager;

@@ -51,19 +51,80 @@ impl fmt::Display for Errno {
 #[inline]
 pub unsafe fn syscall_raw(nr: libc::c_long, a: [usize; 6]) -> isize {
     let ret: isize;
-    // SAFETY: the caller vouches for the call; the clobbers are those of the x86-64 ABI.
+    // SAFETY: the caller vouches for the call; the clobbers are those of the x86-64 ABI. The door is
+    // a `syscall; ret` somewhere.
     unsafe {
         asm!(
-            "syscall",
+            "call qword ptr [rip + {door}]",
+            door = sym DOOR,
             inlateout("rax") nr as isize => ret,
             in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
             in("r10") a[3], in("r8") a[4], in("r9") a[5],
             lateout("rcx") _, lateout("r11") _,
-            options(nostack)
         );
     }
     ret
 }
+
+/// Address of the `syscall; ret` that all system calls of this crate pass through: the system-call
+/// gate lets calls with managed pointers pass from one place only.
+#[cfg(target_arch = "x86_64")]
+static DOOR: DoorCell = DoorCell(core::sync::atomic::AtomicPtr::new(weir_door as *mut ()));
+
+/// Read by assembly as a plain word.
+#[cfg(target_arch = "x86_64")]
+#[repr(transparent)]
+struct DoorCell(core::sync::atomic::AtomicPtr<()>);
+
+/// Makes all system calls of this crate at `address` from now on.
+///
+/// # Safety
+/// - `syscall; ret` lies there, for ever.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn set_door(address: usize) {
+    DOOR.0.store(address as *mut (), core::sync::atomic::Ordering::Release);
+}
+
+/// Makes them in this library again, if they were made at `address`.
+#[cfg(target_arch = "x86_64")]
+pub fn leave_door(address: usize) {
+    use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+    let _ = DOOR.0.compare_exchange(address as *mut (), weir_door as *mut (), AcqRel, Relaxed);
+}
+
+/// Makes a system call from this library's own code wherever the door is: one that a filter of the
+/// gate would trap.
+///
+/// # Safety
+/// - as [`syscall_raw`].
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn syscall_outside(nr: libc::c_long, first: usize) -> isize {
+    let ret: isize;
+    // SAFETY: the caller vouches for the call.
+    unsafe {
+        asm!("call {door}", door = sym weir_door, inlateout("rax") nr as isize => ret, in("rdi") first,
+            in("rsi") 0, in("rdx") 0, in("r10") 0, in("r8") 0, in("r9") 0, lateout("rcx") _, lateout("r11") _);
+    }
+    ret
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn weir_door();
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.weir_door,\"ax\",@progbits",
+    ".type weir_door,@function",
+    ".hidden weir_door",
+    ".globl weir_door",
+    "weir_door:",
+    "syscall",
+    "ret",
+    ".size weir_door, . - weir_door",
+    ".popsection",
+);
 
 /// Makes system call `nr` and returns the raw result (negative errno on failure).
 ///

@@ -133,6 +133,7 @@ unsafe extern "C" fn child() {
     exit::forked();
     if let Some(engine) = state::engine() {
         engine.fork_child();
+        crate::inline::forked();
         state::restart_threads();
     }
 }

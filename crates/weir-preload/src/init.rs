@@ -1,8 +1,8 @@
 //! The constructor: reads the environment before anybody else runs.
 
-use crate::{exit, fork, state};
+use crate::{exit, fork, inline, state};
 use core::ffi::{CStr, c_char, c_int};
-use weir::config::{Fork, Settings, SwapSetting};
+use weir::config::{Faults, Fork, Settings, SwapSetting};
 use weir::engine::threads::say;
 
 #[used]
@@ -28,6 +28,10 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
             let SwapSetting::None = s.swap;
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
+            if s.faults != Faults::Thread && inline::take_signals().is_err() && s.faults == Faults::Inline {
+                say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
+                weir_os::sys::exit_group(125);
+            }
             state::configure(Some(s));
         }
         Err(e) => {

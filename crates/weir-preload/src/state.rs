@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use weir::config::{Faults, Settings};
 use weir::engine::Engine;
+use weir::engine::gate::GateError;
 use weir::engine::threads::{fatal, say};
 use weir::error::StartError;
 use weir_os::pager::{Intake, KernelPager};
@@ -184,11 +185,29 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
 
 /// The engine with the intake that the settings ask for.
 fn start_engine(settings: &Settings) -> Result<Weir, StartError> {
+    if settings.faults == Faults::Thread {
+        return Engine::start(settings, Intake::Messages);
+    }
+    let why = match start_inline(settings) {
+        Ok(engine) => return Ok(engine),
+        Err(StartError::BudgetTooSmall(b)) => return Err(StartError::BudgetTooSmall(b)),
+        Err(why) => why,
+    };
     if settings.faults == Faults::Inline {
-        crate::inline::take_signals().map_err(StartError::Userfaultfd)?;
-        return Engine::start(settings, Intake::InThread);
+        return Err(why);
     }
     Engine::start(settings, Intake::Messages)
+}
+
+/// The engine with faults resolved in the faulting thread, its system-call gate open.
+fn start_inline(settings: &Settings) -> Result<Weir, StartError> {
+    if !crate::inline::taken() {
+        return Err(StartError::Inline(GateError::Signals));
+    }
+    let engine = Engine::start(settings, Intake::InThread)?;
+    engine.open_gate().map_err(StartError::Inline)?;
+    engine.set_chore(crate::inline::keep_signals);
+    Ok(engine)
 }
 
 /// Starts the handler and the reclaimer.

@@ -11,6 +11,10 @@ pub enum StartError {
     /// userfaultfd cannot be opened.
     #[error("userfaultfd cannot be opened: {0}")]
     Userfaultfd(Errno),
+    /// The system-call gate, without which faults cannot be resolved inline.
+    #[cfg(target_arch = "x86_64")]
+    #[error("inline faults are not possible: {0}")]
+    Inline(crate::engine::gate::GateError),
     /// Address space for the managed range or the arena cannot be reserved.
     #[error("cannot reserve address space: {0} (check RLIMIT_AS and vm.overcommit_memory)")]
     AddressSpace(Errno),

@@ -11,6 +11,7 @@ use crate::limits::{
     METADATA_AHEAD_BYTES, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
+use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
 use crate::page::state::State;
 use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
@@ -58,6 +59,8 @@ pub struct Core<P> {
     pub table: PageTable,
     /// Blocks with resident pages.
     pub resident: ResidentSet,
+    /// Pages that system calls are using.
+    pub pins: Pins,
     /// The frame arena.
     pub frames: Frames,
     /// The compressed pool.
@@ -97,6 +100,7 @@ impl<P: Pager> Core<P> {
             pager,
             table: PageTable::new(g.pages as usize).map_err(memory)?,
             resident: ResidentSet::default(),
+            pins: Pins::default(),
             frames: Frames::new(g.windows, limit).map_err(memory)?,
             pool: Pool::new(g.windows, 0).map_err(memory)?,
             stats: Stats::default(),

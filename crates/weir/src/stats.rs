@@ -77,6 +77,14 @@ counters! {
     direct_reclaims "weir_direct_reclaims",
     /// Time faults spent reclaiming by themselves.
     direct_reclaim_ns "weir_stall_ns",
+    /// System calls with managed pointers that were trapped.
+    calls_trapped "weir_calls_trapped",
+    /// Of these, calls that the table does not know.
+    calls_unknown "weir_calls_unknown",
+    /// Of these, calls that transferred less because their buffer exceeds a call's share.
+    calls_shortened "weir_calls_shortened",
+    /// Pages brought in for system calls.
+    in_for_calls "weir_in_for_calls",
     /// Page-moving system calls.
     pager_calls "weir_pager_calls",
     /// Requests refused because everything was full.

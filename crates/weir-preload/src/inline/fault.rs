@@ -1,5 +1,7 @@
 //! The SIGBUS handler.
 
+use super::context::Context;
+use super::{deliver, stacks};
 use crate::state;
 use weir::engine::inline::Verdict;
 
@@ -7,14 +9,16 @@ use weir::engine::inline::Verdict;
 const BUS_ADRERR: i32 = 2;
 
 /// A fault on managed memory is resolved; any other SIGBUS is the program's.
-pub extern "C" fn on_sigbus(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::ucontext_t) {
-    // SAFETY: the kernel passes a live siginfo; `si_addr` is set for faults.
-    let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut libc::ucontext_t) {
+    // SAFETY: the kernel passes a live siginfo (`si_addr` is set for faults) and context.
+    let (code, addr, mut context) =
+        unsafe { ((*info).si_code, (*info).si_addr() as usize, Context::new(raw)) };
     if code == BUS_ADRERR
         && let Some(e) = state::owner(addr)
         && e.fault_in_thread(addr) == Verdict::Retry
     {
+        stacks::tend(e, &mut context);
         return;
     }
-    weir_os::sys::kill_self();
+    deliver::deliver(number, info, &mut context);
 }

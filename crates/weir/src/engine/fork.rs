@@ -46,6 +46,8 @@ impl Engine<KernelPager> {
         self.core.kick.store(0, Ordering::Relaxed);
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
+        #[cfg(target_arch = "x86_64")]
+        self.inline.forget_calls(weir_os::thread::id(), &mut |pins| self.core.pins.release(pins));
         self.gate.open();
         self.wipe_in_child();
     }

@@ -15,8 +15,9 @@ use crate::stats;
 use crate::sync::{Lock, Ordering};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::Mutex;
-use weir_os::pager::KernelPager;
+use weir_os::pager::{Intake, KernelPager};
 use weir_os::stack::Stack;
+use weir_os::sys::Errno;
 use weir_os::thread;
 
 /// Threads that can resolve faults at the same moment; more wait for a desk.
@@ -25,6 +26,37 @@ pub const DESKS: usize = 128;
 const STACK_BYTES: usize = 64 << 10;
 /// Streams waiting for the thread that fetches ahead; when it is full the newest is forgotten.
 const STREAMS: usize = 8;
+
+/// The system-call gate before there is a space: the place that system calls about it come from.
+#[derive(Debug)]
+pub(super) struct GateHalf {
+    #[cfg(target_arch = "x86_64")]
+    stubs: Option<weir_os::gate::stubs::Stubs>,
+}
+
+impl GateHalf {
+    /// For a space that will begin at `base`; empty when handler threads serve faults.
+    #[cfg(target_arch = "x86_64")]
+    pub fn at(base: usize, intake: Intake) -> Result<GateHalf, Errno> {
+        let stubs = match intake {
+            Intake::Messages => None,
+            Intake::InThread => Some(weir_os::gate::stubs::Stubs::new(base)?),
+        };
+        if let Some(stubs) = &stubs {
+            stubs.open_door();
+        }
+        Ok(GateHalf { stubs })
+    }
+
+    /// There is no gate for this processor.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn at(_base: usize, intake: Intake) -> Result<GateHalf, Errno> {
+        match intake {
+            Intake::Messages => Ok(GateHalf {}),
+            Intake::InThread => Err(Errno::ENOSYS),
+        }
+    }
+}
 
 /// Where a faulting thread works: made at its first use, kept for ever.
 #[derive(Debug, Default)]
@@ -47,6 +79,11 @@ pub struct Inline {
     streams: Streams,
     /// The thread that closed the gate for a fork: its faults pass.
     pub(super) closer: AtomicUsize,
+    /// What the shim wants done now and then.
+    pub(super) chore: std::sync::OnceLock<fn()>,
+    /// The system-call gate, once it is open.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) stubs: std::sync::OnceLock<weir_os::gate::stubs::Stubs>,
 }
 
 impl Default for Inline {
@@ -55,6 +92,9 @@ impl Default for Inline {
             desks: (0..DESKS).map(|_| Mutex::default()).collect(),
             streams: Streams::default(),
             closer: AtomicUsize::new(0),
+            chore: std::sync::OnceLock::new(),
+            #[cfg(target_arch = "x86_64")]
+            stubs: std::sync::OnceLock::new(),
         }
     }
 }
@@ -94,6 +134,18 @@ impl Engine<KernelPager> {
             self.core.stats.fault_ns.record(thread::now_ns() - start);
         });
         verdict
+    }
+
+    pub(super) fn keep_gate(&self, _gate: GateHalf) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(stubs) = _gate.stubs {
+            let _ = self.inline.stubs.set(stubs);
+        }
+    }
+
+    /// Has the background thread call `f` now and then.
+    pub fn set_chore(&self, f: fn()) {
+        let _ = self.inline.chore.set(f);
     }
 
     /// Calls `f` inside the gate, on a stack of ours, with a workbench.

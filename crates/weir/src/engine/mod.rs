@@ -3,6 +3,8 @@
 
 pub mod control;
 pub mod fork;
+#[cfg(target_arch = "x86_64")]
+pub mod gate;
 pub mod heap;
 pub mod inline;
 pub mod remap;

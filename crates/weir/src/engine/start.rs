@@ -1,6 +1,7 @@
 //! Start: address space, arena, tables, userfaultfd, threads.
 
 use super::Engine;
+use super::inline::GateHalf;
 use crate::config::{Pager as PagerKind, Settings};
 use crate::error::StartError;
 use crate::limits::{BUDGET_BYTES_MIN, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN};
@@ -31,7 +32,7 @@ impl Engine<KernelPager> {
         if budget < BUDGET_BYTES_MIN {
             return Err(StartError::BudgetTooSmall(budget));
         }
-        let space = reserve_space(budget, intake)?;
+        let (space, gate) = reserve_space(budget, intake)?;
         let windows = Geometry::arena_windows(budget);
         let arena = Mapping::anon(windows as usize * BLOCK_PAGES as usize * PAGE_BYTES)
             .map_err(StartError::AddressSpace)?;
@@ -53,7 +54,9 @@ impl Engine<KernelPager> {
         let copy = !pager.moves();
         let core = Core::new(pager, geometry, seed(), settings.codec)?;
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
-        Ok(Engine::new(core, base))
+        let engine = Engine::new(core, base);
+        engine.keep_gate(gate);
+        Ok(engine)
     }
 
     /// Memory for a thread's workbench that is never given back.
@@ -63,13 +66,22 @@ impl Engine<KernelPager> {
 }
 
 /// Reserves as much address space as may be had: less under RLIMIT_AS or strict overcommit.
-fn reserve_space(budget: u64, intake: Intake) -> Result<Mapping, StartError> {
+fn reserve_space(budget: u64, intake: Intake) -> Result<(Mapping, GateHalf), StartError> {
     let mut len = SPACE_BYTES_MAX;
     let mut last = Errno::ENOMEM;
     while len >= budget * SPACE_PER_BUDGET_MIN {
         for base in space_bases(intake) {
+            // Before the space itself: a filter inherited from a parent under Weir lets system calls
+            // about the space pass from the gate only.
+            let gate = match GateHalf::at(base, intake) {
+                Ok(gate) => gate,
+                Err(e) => {
+                    last = e;
+                    continue;
+                }
+            };
             match Mapping::reserve(base, len as usize) {
-                Ok(m) => return Ok(m),
+                Ok(m) => return Ok((m, gate)),
                 Err(e) => last = e,
             }
         }

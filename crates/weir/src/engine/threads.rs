@@ -103,12 +103,15 @@ impl Engine<KernelPager> {
                     self.report_lost(page);
                     return Settled::default();
                 }
-                Outcome::NoFrames => {
-                    if !self.direct_reclaim(bench) && patience.is_over(&self.core) {
-                        self.fatal_full();
-                    }
-                }
+                Outcome::NoFrames => self.make_room_or_die(bench, &mut patience),
             }
+        }
+    }
+
+    /// After a try that found no frame: frees some, or ends the process when nobody can any more.
+    pub(super) fn make_room_or_die(&self, bench: &mut Bench, patience: &mut Patience) {
+        if !self.direct_reclaim(bench) && patience.is_over(&self.core) {
+            self.fatal_full();
         }
     }
 
@@ -142,7 +145,7 @@ impl Engine<KernelPager> {
         }
     }
 
-    fn report_lost(&self, page: PageId) {
+    pub(super) fn report_lost(&self, page: PageId) {
         let address = self.addr_of(page.0);
         say(format_args!(
             "the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"
@@ -201,10 +204,15 @@ impl Engine<KernelPager> {
     }
 
     fn housekeeping(&self, idle: bool) {
+        #[cfg(target_arch = "x86_64")]
+        self.harvest_calls();
         let _inside = self.gate.enter();
         self.core.frames.shed_excess(&self.core.pager);
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
+        }
+        if let Some(chore) = self.inline.chore.get() {
+            chore();
         }
         self.core.publish();
         self.watch();
@@ -245,7 +253,7 @@ pub(super) struct Settled {
 
 /// How long a fault without a frame has seen no progress by anybody.
 #[derive(Debug, Default)]
-struct Patience {
+pub(super) struct Patience {
     progress: u64,
     since_ns: u64,
 }

@@ -72,7 +72,8 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
     got
 }
 
-fn missing_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
+/// The pages of `mask` that are not resident. Under the block's lock.
+pub fn missing_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
     let mut missing = mask;
     let mut rest = mask;
     while rest != 0 {

@@ -9,7 +9,7 @@ pub mod readahead;
 use crate::door::Pager;
 use crate::page::id::run_mask;
 use crate::page::state::State;
-use crate::page::{PageId, table::BlockRow};
+use crate::page::{BlockId, PageId, table::BlockRow};
 use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
@@ -94,6 +94,38 @@ fn settle_resident<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) ->
     core.pager.wake(page, 1);
     stats::add(&core.stats.faults_stale, 1);
     Outcome::Stale
+}
+
+/// How [`require`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Required {
+    /// All pages that are mapped are resident.
+    Ready,
+    /// No frame for some: reclaim, then try again.
+    NoFrames,
+    /// The record of the page with this index is damaged.
+    Lost(u32),
+}
+
+/// Makes all mapped pages of `mask` resident, for a system call that is about to use them: they are
+/// pinned already, so what is found here stays.
+pub fn require<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Required {
+    install::ensure_frames(core);
+    let row = core.table.block(block);
+    let _guard = row.lock();
+    let missing = install::missing_of(core, block, mask & row.valid());
+    if missing == 0 {
+        return Required::Ready;
+    }
+    core.charge(row);
+    let got = bring_in(core, block, missing, missing.trailing_zeros());
+    count(&core.stats.in_for_calls, got.installed.count_ones());
+    core.kick_if_low();
+    match (got.lost, missing & !got.installed) {
+        (0, 0) => Required::Ready,
+        (0, _) => Required::NoFrames,
+        (lost, _) => Required::Lost(lost.trailing_zeros()),
+    }
 }
 
 /// Brings pages in before anybody faults on them; stops early when frames get short. Returns how

@@ -3,6 +3,8 @@
 
 pub mod id;
 #[cfg(not(loom))]
+pub mod pins;
+#[cfg(not(loom))]
 pub mod region;
 #[cfg(not(loom))]
 pub mod resident;

@@ -31,7 +31,7 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
         core.resident.arrived(&core.table, block, Arrival::Fetched);
         return Unmapped::Nothing;
     }
-    let mask = movable(core, block, row.valid() & !row.fixed());
+    let mask = movable(core, block, row.valid() & !row.fixed() & !core.pins.of_block(block));
     let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
     let Some(window) = window else {
         drop(guard);

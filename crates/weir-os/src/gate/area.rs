@@ -1,0 +1,84 @@
+//! A few words per thread, reached without libc: thread-local storage of libc's own making may
+//! allocate at its first use, which a signal handler cannot afford.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What a thread of the program has set and does not really have. All zero at first.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Area {
+    /// Signals that the thread believes to have blocked.
+    pub blocked: AtomicU64,
+    /// Signals sent to it meanwhile.
+    pub pending: AtomicU64,
+    /// Its own alternate stack as it set it, if the kernel has another: address, bytes, flags + 1.
+    pub stack: [AtomicU64; 3],
+    /// The alternate stack that Weir gave it: lowest address.
+    pub ours: AtomicU64,
+    /// What keeps the memory of its own alternate stack where it is.
+    pub stack_pins: AtomicU64,
+    /// While a handler of the program runs for a signal that is Weir's: the stack pointer at its
+    /// start, and the signals that the handler has blocked.
+    pub handler_stack: AtomicU64,
+    /// See `handler_stack`.
+    pub handler_blocked: AtomicU64,
+    spare: [AtomicU64; 7],
+}
+const _: () = assert!(size_of::<Area>() == 128);
+
+impl Area {
+    /// Of the calling thread.
+    #[inline]
+    pub fn current() -> &'static Area {
+        let at: usize;
+        // SAFETY: computes the address of this thread's copy: thread pointer plus a fixed offset,
+        // which is known once the library is loaded (initial-exec model).
+        unsafe {
+            core::arch::asm!(
+                "mov {at}, qword ptr [rip + weir_area@GOTTPOFF]",
+                "add {at}, qword ptr fs:0",
+                at = out(reg) at,
+                options(nostack, readonly),
+            );
+            // SAFETY: lives as long as the thread; zero is valid; all fields are atomics.
+            &*(at as *const Area)
+        }
+    }
+
+    /// Whether nothing was set yet.
+    pub fn is_untouched(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) == 0 && self.ours.load(Ordering::Relaxed) == 0
+    }
+}
+
+core::arch::global_asm!(
+    ".pushsection .tbss.weir_area,\"awT\",@nobits",
+    ".type weir_area,@object",
+    ".hidden weir_area",
+    ".globl weir_area",
+    ".p2align 6",
+    "weir_area:",
+    ".zero 128",
+    ".size weir_area, 128",
+    ".popsection",
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_its_own_words_and_they_start_at_zero() {
+        Area::current().blocked.store(5, Ordering::Relaxed);
+        let mine = Area::current() as *const Area as usize;
+        let (other, value) = std::thread::spawn(|| {
+            (Area::current() as *const Area as usize, Area::current().blocked.load(Ordering::Relaxed))
+        })
+        .join()
+        .unwrap();
+        assert_ne!(mine, other);
+        assert_eq!(value, 0);
+        assert_eq!(Area::current().blocked.load(Ordering::Relaxed), 5);
+        assert!(!Area::current().is_untouched());
+    }
+}

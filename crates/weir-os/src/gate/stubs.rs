@@ -1,0 +1,369 @@
+//! The one place from which system calls with managed pointers may be made, and the calls under way.
+//!
+//! It lies at a fixed address, the same in every process of Weir, because a filter is inherited
+//! over `exec` and names that address. First comes the engine's own door; then stubs. A trapped call
+//! is made again from a stub of its own, in the program's context: with its stack, its signal mask
+//! and its registers, so that blocking, interruption and restart are the kernel's business. After
+//! the call the stub marks its row as done and jumps back behind the program's instruction:
+//!
+//! ```text
+//! syscall
+//! mov r11, [rip + row.back]          r11 and rcx belong to the kernel across a system call
+//! mov dword ptr [rip + row.state], DONE
+//! jmp r11
+//! ```
+//!
+//! So no state is kept on the thread: a signal handler that interrupts the call may make calls of
+//! its own, leave by `longjmp`, or switch stacks. What a done call had pinned is released by whoever
+//! looks next.
+
+use crate::mem::{Line, Mapping, PAGE_BYTES, protect};
+use crate::sys::{self, Errno};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Calls with managed pointers that can be under way at once.
+pub const STUBS: usize = 2048;
+const STUB_BYTES: usize = 32;
+/// The engine's door, before the stubs.
+const DOOR_BYTES: usize = 64;
+const CODE_BYTES: usize = (DOOR_BYTES + STUBS * STUB_BYTES).next_multiple_of(PAGE_BYTES);
+/// The address lies this far below the managed space: another value of its upper half.
+const BELOW_SPACE: usize = 1 << 32;
+
+const FREE: u32 = 0;
+/// Being prepared by the thread that claimed it.
+const BUSY: u32 = 1;
+/// The call is under way, or about to be.
+const ACTIVE: u32 = 2;
+/// Written by the stub: the call has returned.
+const DONE: u32 = 3;
+
+/// Which word of a row is what.
+mod word {
+    pub const STATE: usize = 0;
+    pub const PINS: usize = 1;
+    pub const NUMBER: usize = 2;
+    pub const BACK: usize = 0;
+    pub const THREAD: usize = 1;
+    pub const STACK: usize = 2;
+}
+const BACK_OFFSET: usize = core::mem::offset_of!(Line, w64) + 8 * word::BACK;
+const STATE_OFFSET: usize = core::mem::offset_of!(Line, w32) + 4 * word::STATE;
+
+/// The stubs and their rows.
+#[derive(Debug)]
+pub struct Stubs {
+    code: Mapping,
+    rows: Mapping,
+}
+
+impl Drop for Stubs {
+    fn drop(&mut self) {
+        sys::leave_door(self.code.base());
+    }
+}
+
+/// A claimed stub, to be made ready or given back.
+#[derive(Debug)]
+pub struct Stub<'a> {
+    stubs: &'a Stubs,
+    index: usize,
+}
+
+/// A call under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Its stub.
+    pub index: usize,
+    /// Head of the chain of what it pinned, plus one; 0 for nothing.
+    pub pins: u32,
+    /// Its number.
+    pub number: u32,
+    /// [`crate::thread::id`] of the calling thread.
+    pub thread: usize,
+    /// Its stack pointer at the call.
+    pub stack: usize,
+}
+
+impl Stubs {
+    /// Writes the stubs below the managed space that begins at `space_base`.
+    ///
+    /// Errors: EEXIST when the place is taken; EACCES where memory may not become executable.
+    pub fn new(space_base: usize) -> Result<Stubs, Errno> {
+        let at = space_base - BELOW_SPACE;
+        let code = Mapping::reserve(at, CODE_BYTES)?;
+        let rows = Mapping::reserve(at + CODE_BYTES, STUBS * size_of::<Line>())?;
+        code.name(c"weir-gate");
+        rows.name(c"weir-gate-rows");
+        let stubs = Stubs { code, rows };
+        // SAFETY: our own mappings; the code is written before it becomes executable, and nobody
+        // knows its address yet.
+        unsafe {
+            protect(stubs.rows.base(), stubs.rows.len(), crate::mem::PROT_RW)?;
+            protect(stubs.code.base(), stubs.code.len(), crate::mem::PROT_RW)?;
+            stubs.write_code();
+            protect(stubs.code.base(), stubs.code.len(), libc::PROT_READ | libc::PROT_EXEC)?;
+        }
+        Ok(stubs)
+    }
+
+    /// # Safety
+    /// - the code mapping is writable and nobody runs it.
+    unsafe fn write_code(&self) {
+        const DOOR: [u8; 3] = [0x0f, 0x05, 0xc3]; // syscall; ret
+        let code = self.code.base() as *mut u8;
+        // SAFETY: inside the code mapping, see the size of CODE_BYTES.
+        unsafe { core::ptr::copy_nonoverlapping(DOOR.as_ptr(), code, DOOR.len()) };
+        for i in 0..STUBS {
+            let stub = self.stub_addr(i);
+            let row = self.rows.base() + i * size_of::<Line>();
+            let relative = |target: usize, next: usize| ((target - (stub + next)) as u32).to_le_bytes();
+            let mut bytes = [0u8; 22];
+            bytes[0..2].copy_from_slice(&[0x0f, 0x05]);
+            bytes[2..5].copy_from_slice(&[0x4c, 0x8b, 0x1d]);
+            bytes[5..9].copy_from_slice(&relative(row + BACK_OFFSET, 9));
+            bytes[9..11].copy_from_slice(&[0xc7, 0x05]);
+            bytes[11..15].copy_from_slice(&relative(row + STATE_OFFSET, 19));
+            bytes[15..19].copy_from_slice(&DONE.to_le_bytes());
+            bytes[19..22].copy_from_slice(&[0x41, 0xff, 0xe3]);
+            // SAFETY: as above.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), stub as *mut u8, bytes.len()) };
+        }
+    }
+
+    /// From here on the engine's own system calls are made at the door, which the filter passes.
+    pub fn open_door(&self) {
+        // SAFETY: `syscall; ret`, mapped for ever by contract of the owner, who keeps the stubs.
+        unsafe { sys::set_door(self.code.base()) };
+    }
+
+    /// Addresses, first and one past the last, from which calls pass the filter.
+    pub fn allowed(&self) -> (u64, u64) {
+        (self.code.base() as u64, (self.code.base() + CODE_BYTES) as u64)
+    }
+
+    /// Whether an instruction pointer lies in a stub, and in which.
+    pub fn index_of(&self, ip: usize) -> Option<usize> {
+        let offset = ip.checked_sub(self.stub_addr(0))?;
+        (offset < STUBS * STUB_BYTES).then_some(offset / STUB_BYTES)
+    }
+
+    fn stub_addr(&self, i: usize) -> usize {
+        self.code.base() + DOOR_BYTES + i * STUB_BYTES
+    }
+
+    fn row(&self, i: usize) -> &Line {
+        assert!(i < STUBS);
+        // SAFETY: in bounds, aligned, valid when zero, shared by atomics alone.
+        unsafe { &*(self.rows.base() as *const Line).add(i) }
+    }
+
+    fn state(&self, i: usize) -> &AtomicU32 {
+        &self.row(i).w32[word::STATE]
+    }
+
+    /// Claims a stub for a call of `thread`; `release` is called with what a former call of it had
+    /// pinned. `None` when all are in use.
+    pub fn claim(&self, thread: usize, release: &mut dyn FnMut(u32)) -> Option<Stub<'_>> {
+        let first = thread >> 6;
+        for i in (0..STUBS).map(|i| (first + i) % STUBS) {
+            let state = self.state(i);
+            let seen = state.load(Ordering::Relaxed);
+            if (seen == FREE || seen == DONE)
+                && state.compare_exchange(seen, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                let pins = self.row(i).w32[word::PINS].swap(0, Ordering::AcqRel);
+                if pins != 0 {
+                    release(pins);
+                }
+                return Some(Stub { stubs: self, index: i });
+            }
+        }
+        None
+    }
+
+    /// Frees the rows of calls that have returned, calling `release` with what they had pinned.
+    pub fn harvest(&self, release: &mut dyn FnMut(u32)) {
+        for i in 0..STUBS {
+            let state = self.state(i);
+            if state.load(Ordering::Relaxed) == DONE
+                && self.row(i).w32[word::PINS].load(Ordering::Relaxed) != 0
+                && state.compare_exchange(DONE, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                let pins = self.row(i).w32[word::PINS].swap(0, Ordering::AcqRel);
+                state.store(FREE, Ordering::Release);
+                if pins != 0 {
+                    release(pins);
+                }
+            }
+        }
+    }
+
+    /// Visits the calls under way; `f` says whether a call can never return (its thread is gone, or
+    /// has left it by a long jump): its pins are then taken from it, but its stub stays retired.
+    pub fn each_active(&self, mut f: impl FnMut(Call) -> bool, release: &mut dyn FnMut(u32)) {
+        for i in 0..STUBS {
+            if self.state(i).load(Ordering::Acquire) != ACTIVE {
+                continue;
+            }
+            if f(self.describe(i)) {
+                let pins = self.row(i).w32[word::PINS].swap(0, Ordering::AcqRel);
+                if pins != 0 {
+                    release(pins);
+                }
+            }
+        }
+    }
+
+    /// Ends a call that was not made after all.
+    pub fn abandon(&self, index: usize, release: &mut dyn FnMut(u32)) {
+        let pins = self.row(index).w32[word::PINS].swap(0, Ordering::AcqRel);
+        self.state(index).store(FREE, Ordering::Release);
+        if pins != 0 {
+            release(pins);
+        }
+    }
+
+    /// Takes the stub of a call whose thread has ended.
+    pub fn bury(&self, index: usize) {
+        self.state(index).store(FREE, Ordering::Release);
+    }
+
+    fn describe(&self, i: usize) -> Call {
+        let row = self.row(i);
+        Call {
+            index: i,
+            pins: row.w32[word::PINS].load(Ordering::Relaxed),
+            number: row.w32[word::NUMBER].load(Ordering::Relaxed),
+            thread: row.w64[word::THREAD].load(Ordering::Relaxed) as usize,
+            stack: row.w64[word::STACK].load(Ordering::Relaxed) as usize,
+        }
+    }
+
+    /// Makes a call through a stub that is ready, from ordinary code. Returns the kernel's result.
+    ///
+    /// # Safety
+    /// - `at` is what [`Stub::ready`] returned for the calling thread; the call must be sound.
+    pub unsafe fn call(&self, at: usize, nr: usize, a: [usize; 6]) -> isize {
+        let Some(index) = self.index_of(at) else { return -(Errno::ENOSYS.0 as isize) };
+        let back = &raw const self.row(index).w64[word::BACK];
+        let result: isize;
+        // SAFETY: the stub makes the call and comes back to label 2; the rest is the caller's.
+        unsafe {
+            core::arch::asm!(
+                "lea r11, [rip + 2f]",
+                "mov [{back}], r11",
+                "jmp {at}",
+                "2:",
+                back = in(reg) back,
+                at = in(reg) at,
+                inlateout("rax") nr as isize => result,
+                in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+                in("r10") a[3], in("r8") a[4], in("r9") a[5],
+                out("rcx") _, out("r11") _,
+            );
+        }
+        result
+    }
+
+    /// Where the program goes on after the call of stub `index`.
+    pub fn back(&self, index: usize) -> usize {
+        self.row(index).w64[word::BACK].load(Ordering::Relaxed) as usize
+    }
+}
+
+impl Stub<'_> {
+    fn row(&self) -> &Line {
+        self.stubs.row(self.index)
+    }
+
+    /// Makes the stub ready for a call that goes on at `back`. Returns the address to jump to.
+    pub fn ready(self, back: usize, number: u32, pins: u32, thread: usize, stack: usize) -> usize {
+        let row = self.row();
+        row.w32[word::PINS].store(pins, Ordering::Relaxed);
+        row.w32[word::NUMBER].store(number, Ordering::Relaxed);
+        let set = |w: &AtomicU64, v: usize| w.store(v as u64, Ordering::Relaxed);
+        set(&row.w64[word::BACK], back);
+        set(&row.w64[word::THREAD], thread);
+        set(&row.w64[word::STACK], stack);
+        self.stubs.state(self.index).store(ACTIVE, Ordering::Release);
+        self.stubs.stub_addr(self.index)
+    }
+
+    /// Gives it back unused.
+    pub fn cancel(self) {
+        self.stubs.state(self.index).store(FREE, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Far from the engine's own places.
+    const SPACE: usize = 0x3800_0000_0000;
+
+    /// Jumps to a stub as a signal handler would by its return, with getpid in rax.
+    fn call_through(stubs: &Stubs, stub: Stub<'_>) -> isize {
+        let result: isize;
+        // SAFETY: the stub makes the call and comes back to label 2.
+        unsafe {
+            let back: usize;
+            core::arch::asm!("lea {}, [rip + 2f]", "jmp 3f", "2:", "3:", out(reg) back);
+            let _ = back;
+            let row = stub.row() as *const Line;
+            let at = stub.ready(0, libc::SYS_getpid as u32, 7, 1, 2);
+            core::arch::asm!(
+                "lea rcx, [rip + 2f]",
+                "mov [{row} + {offset}], rcx",
+                "jmp {at}",
+                "2:",
+                row = in(reg) row,
+                offset = const BACK_OFFSET,
+                at = in(reg) at,
+                inlateout("rax") libc::SYS_getpid as isize => result,
+                out("rcx") _, out("r11") _,
+            );
+        }
+        let _ = &stubs;
+        result
+    }
+
+    #[test]
+    fn a_stub_makes_the_call_marks_it_done_and_comes_back() {
+        let stubs = Stubs::new(SPACE).unwrap();
+        let stub = stubs.claim(640, &mut |_| panic!("nothing pinned yet")).unwrap();
+        assert_eq!(stub.index, 10);
+        assert_eq!(call_through(&stubs, stub), std::process::id() as isize);
+        let mut released = Vec::new();
+        stubs.harvest(&mut |p| released.push(p));
+        assert_eq!(released, [7]);
+        assert_eq!(stubs.state(10).load(Ordering::Relaxed), FREE);
+    }
+
+    #[test]
+    fn a_claim_takes_over_what_a_done_call_left_and_passes_over_active_ones() {
+        let stubs = Stubs::new(SPACE + (8 << 32)).unwrap();
+        let at = stubs.claim(0, &mut |_| {}).unwrap().ready(5, 1, 9, 77, 88);
+        assert_eq!(stubs.index_of(at), Some(0));
+        assert_eq!(stubs.back(0), 5);
+        assert_eq!(stubs.claim(0, &mut |_| panic!()).unwrap().index, 1);
+        stubs.state(0).store(DONE, Ordering::Relaxed);
+        let mut released = 0;
+        assert_eq!(stubs.claim(0, &mut |p| released = p).unwrap().index, 0);
+        assert_eq!(released, 9);
+        assert!(Stubs::new(SPACE + (8 << 32)).is_err(), "the place is taken");
+    }
+
+    #[test]
+    fn a_call_that_can_never_return_loses_its_pins_but_not_its_stub() {
+        let stubs = Stubs::new(SPACE + (16 << 32)).unwrap();
+        stubs.claim(0, &mut |_| {}).unwrap().ready(5, 1, 9, 77, 88);
+        let mut released = 0;
+        stubs.each_active(|c| (c.thread, c.stack, c.number) == (77, 88, 1), &mut |p| released = p);
+        assert_eq!(released, 9);
+        assert_eq!(stubs.claim(0, &mut |_| {}).unwrap().index, 1);
+        stubs.bury(0);
+        assert_eq!(stubs.claim(0, &mut |_| {}).unwrap().index, 0);
+    }
+}

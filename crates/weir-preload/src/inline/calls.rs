@@ -1,0 +1,132 @@
+//! The SIGSYS handler: a system call with a managed pointer.
+
+use super::context::Context;
+use super::{OURS, deliver, masks, stacks};
+use crate::libc_next::{errno, set_errno};
+use crate::state::{self, Weir};
+use crate::map;
+use core::ffi::c_void;
+use weir::engine::gate::{Passage, Trapped};
+use weir_os::gate::table::pointer_args;
+use weir_os::signal::Mask;
+
+/// `si_code` of a call that a seccomp filter trapped.
+const SYS_SECCOMP: i32 = 1;
+/// The call's number in a siginfo of that kind.
+const NUMBER_OFFSET: usize = 24;
+/// The address behind its instruction.
+const ADDRESS_OFFSET: usize = 16;
+
+/// A call that Weir's filter trapped is made again when its buffers are there; any other SIGSYS is
+/// the program's.
+pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut libc::ucontext_t) {
+    // SAFETY: the kernel passes a live siginfo and context.
+    let (code, nr, mut context) = unsafe {
+        let nr = info.cast::<u8>().add(NUMBER_OFFSET).cast::<i32>().read();
+        ((*info).si_code, nr as u32 as usize, Context::new(raw))
+    };
+    if code != SYS_SECCOMP {
+        return deliver::deliver(number, info, &mut context);
+    }
+    let Some(e) = state::engine() else { return deliver::deliver(number, info, &mut context) };
+    let repeated = e.stubs().and_then(|s| s.index_of(context.ip()).map(|i| (s, i)));
+    if let Some((stubs, index)) = repeated {
+        // A filter of the program's own trapped the call when it was made again.
+        let back = stubs.back(index);
+        stubs.abandon(index, &mut |pins| e.unpin_range(pins));
+        context.set_ip(back);
+        // SAFETY: the live siginfo.
+        unsafe { info.cast::<u8>().add(ADDRESS_OFFSET).cast::<usize>().write(back) };
+        return deliver::deliver(number, info, &mut context);
+    }
+    let args = context.args();
+    let mask = pointer_args(nr);
+    let managed = (0..6).any(|i| mask >> i & 1 == 1 && e.contains(args[i]));
+    if !managed {
+        return deliver::deliver(number, info, &mut context);
+    }
+    match emulate(e, nr as i64, args, &mut context) {
+        Some(result) => context.set_result(result),
+        None => match e.pass(Trapped { nr, args, back: context.ip(), stack: context.sp() }) {
+            Passage::Made(result) => context.set_result(result),
+            Passage::Stub(at, nr, args) => {
+                context.set_args(args);
+                context.set_result(nr as isize);
+                context.set_ip(at);
+            }
+        },
+    }
+    stacks::tend(e, &mut context);
+}
+
+/// Calls that Weir answers itself: about memory, and about the signals that it keeps.
+fn emulate(e: &Weir, nr: i64, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+    match nr {
+        libc::SYS_rt_sigprocmask => change_mask(e, a, context),
+        libc::SYS_mmap
+        | libc::SYS_munmap
+        | libc::SYS_mprotect
+        | libc::SYS_madvise
+        | libc::SYS_mremap
+        | libc::SYS_mlock
+        | libc::SYS_mlock2
+        | libc::SYS_munlock => {
+            let before = errno();
+            let result = memory(nr, a);
+            let failed = -(errno() as isize);
+            set_errno(before);
+            Some(if result == -1 { failed } else { result })
+        }
+        _ => None,
+    }
+}
+
+/// The hooks of the mmap family, for calls that came past them.
+fn memory(nr: i64, a: [usize; 6]) -> isize {
+    let (at, prot) = (a[0] as *mut c_void, a[2] as i32);
+    // SAFETY: the program's own call. The handler is in nobody's way: the interrupted thread was in
+    // a system call of its own, not in the engine.
+    unsafe {
+        match nr {
+            libc::SYS_mmap => map::mmap(at, a[1], prot, a[3] as i32, a[4] as i32, a[5] as i64) as isize,
+            libc::SYS_munmap => map::munmap(at, a[1]) as isize,
+            libc::SYS_mprotect => map::mprotect(at, a[1], prot) as isize,
+            libc::SYS_madvise => map::madvise(at, a[1], prot) as isize,
+            libc::SYS_mremap => map::mremap(at, a[1], a[2], a[3] as i32, a[4] as *mut c_void) as isize,
+            libc::SYS_mlock => map::mlock(at, a[1]) as isize,
+            libc::SYS_mlock2 => map::mlock2(at, a[1], a[2] as u32) as isize,
+            _ => map::munlock(at, a[1]) as isize,
+        }
+    }
+}
+
+/// A change of the mask by libc's inner functions (`siglongjmp`, `swapcontext`), with the set in
+/// managed memory: it takes effect when the handler returns.
+fn change_mask(e: &Weir, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+    let [how, set, old, size, ..] = a;
+    if size != size_of::<Mask>() {
+        return None;
+    }
+    let pins = [set, old].map(|at| if e.contains(at) { e.pin_range(at, size) } else { 0 });
+    let mut wanted: Mask = 0;
+    let mut bytes = [0u8; size_of::<Mask>()];
+    let result = (|| {
+        let before = *context.mask() & !OURS | masks::blocked_now();
+        if set != 0 {
+            weir_os::gate::read_own(set, &mut bytes).ok()?;
+            wanted = Mask::from_ne_bytes(bytes);
+            *context.mask() = masks::combine(how as i32, *context.mask(), wanted)? & !OURS;
+        }
+        if old != 0 {
+            weir_os::gate::write_own(old, &before.to_ne_bytes()).ok()?;
+        }
+        Some(0)
+    })();
+    for chain in pins {
+        e.unpin_range(chain);
+    }
+    if result.is_some() && set != 0 {
+        masks::believe_change(how as i32, wanted);
+    }
+    result
+}

@@ -1,0 +1,75 @@
+//! The registers of an interrupted thread.
+
+use weir_os::signal::Mask;
+
+/// What the kernel saved, and will load again when the handler returns.
+pub struct Context<'a>(&'a mut libc::ucontext_t);
+
+impl Context<'_> {
+    /// From a handler's third argument.
+    ///
+    /// # Safety
+    /// - the argument of a handler that has not returned.
+    pub unsafe fn new<'a>(raw: *mut libc::ucontext_t) -> Context<'a> {
+        // SAFETY: passed on to the caller.
+        Context(unsafe { &mut *raw })
+    }
+
+    fn reg(&self, r: i32) -> usize {
+        self.0.uc_mcontext.gregs[r as usize] as usize
+    }
+
+    fn set(&mut self, r: i32, v: usize) {
+        self.0.uc_mcontext.gregs[r as usize] = v as i64;
+    }
+
+    /// Arguments of the system call that was about to be made.
+    pub fn args(&self) -> [usize; 6] {
+        [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
+            .map(|r| self.reg(r))
+    }
+
+    /// Changes those that differ.
+    pub fn set_args(&mut self, args: [usize; 6]) {
+        let regs = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+        for (r, v) in regs.into_iter().zip(args) {
+            self.set(r, v);
+        }
+    }
+
+    /// Instruction pointer.
+    pub fn ip(&self) -> usize {
+        self.reg(libc::REG_RIP)
+    }
+
+    /// Where to go on.
+    pub fn set_ip(&mut self, ip: usize) {
+        self.set(libc::REG_RIP, ip);
+    }
+
+    /// Stack pointer.
+    pub fn sp(&self) -> usize {
+        self.reg(libc::REG_RSP)
+    }
+
+    /// Number or result of the system call.
+    pub fn set_result(&mut self, v: isize) {
+        self.set(libc::REG_RAX, v as usize);
+    }
+
+    /// The signals that were blocked, and will be again.
+    pub fn mask(&mut self) -> &mut Mask {
+        // SAFETY: the kernel's mask is the first eight bytes of libc's type.
+        unsafe { &mut *(&raw mut self.0.uc_sigmask).cast::<Mask>() }
+    }
+
+    /// The kernel's structure, for handlers of the program.
+    pub fn raw(&mut self) -> *mut libc::ucontext_t {
+        self.0
+    }
+
+    /// The alternate stack that will be set.
+    pub fn stack(&mut self) -> &mut libc::stack_t {
+        &mut self.0.uc_stack
+    }
+}

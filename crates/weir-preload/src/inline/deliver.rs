@@ -1,0 +1,102 @@
+//! The program's own SIGBUS and SIGSYS: what it set, and its handlers' turn.
+
+use super::context::Context;
+use super::{ALL, OURS};
+use core::sync::atomic::Ordering;
+use std::sync::Mutex;
+use weir_os::gate::area::Area;
+use weir_os::signal::{self, Action, bit};
+
+const DEFAULT: usize = 0;
+const IGNORED: usize = 1;
+
+/// What the program set for the two signals. Only locked with signals blocked.
+static ACTIONS: [Mutex<Action>; 2] =
+    [const { Mutex::new(Action { handler: DEFAULT, flags: 0, restorer: 0, mask: 0 }) }; 2];
+
+fn cell(number: i32) -> &'static Mutex<Action> {
+    &ACTIONS[usize::from(number == libc::SIGSYS)]
+}
+
+/// What the program has set for SIGBUS or SIGSYS.
+pub fn action(number: i32) -> Action {
+    let signals = weir_os::thread::block_signals();
+    let found = cell(number).lock().map_or(Action::default(), |a| *a);
+    weir_os::thread::restore_signals(signals);
+    found
+}
+
+/// Sets it; returns what was set before.
+pub fn set_action(number: i32, new: Action) -> Action {
+    let signals = weir_os::thread::block_signals();
+    let old = cell(number).lock().map_or(Action::default(), |mut a| core::mem::replace(&mut a, new));
+    weir_os::thread::restore_signals(signals);
+    old
+}
+
+/// The handler returns to the default action, which ends the process as if Weir were not there: by
+/// the same access again, or by the signal sent once more.
+fn end_natively(number: i32, again: bool) {
+    let default = Action::default();
+    // SAFETY: the default action.
+    let _ = unsafe { signal::swap(number, Some(&default)) };
+    if again {
+        signal::raise(number); // waits until our handler returns
+    }
+}
+
+/// Gives a signal to the program. On the stack and in the context of our handler, every signal
+/// blocked.
+pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_>) {
+    let area = Area::current();
+    // SAFETY: the kernel's live siginfo.
+    let by_access = number == libc::SIGBUS && unsafe { (*info).si_code } > 0;
+    // SAFETY: as above.
+    let forced = by_access || number == libc::SIGSYS && unsafe { (*info).si_code } == 1;
+    if !forced && super::masks::blocked_now() & bit(number) != 0 {
+        area.pending.fetch_or(bit(number), Ordering::Relaxed);
+        return;
+    }
+    let action = action(number);
+    if action.handler == IGNORED && !forced {
+        return;
+    }
+    let nested = area.handler_blocked.load(Ordering::Relaxed) & bit(number) != 0 && in_handler(context.sp());
+    if action.handler <= IGNORED || forced && nested {
+        return end_natively(number, !by_access);
+    }
+    if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
+        set_action(number, Action::default());
+    }
+    call(number, action, info, context);
+}
+
+/// Runs the program's handler with the mask that it asked for.
+fn call(number: i32, action: Action, info: *mut libc::siginfo_t, context: &mut Context<'_>) {
+    let area = Area::current();
+    let deferred = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { bit(number) };
+    let here = 0u8;
+    let before = (
+        area.handler_stack.swap(&raw const here as u64, Ordering::Relaxed),
+        area.handler_blocked.swap(deferred | action.mask & OURS, Ordering::Relaxed),
+    );
+    let _ = signal::change_mask(libc::SIG_SETMASK, Some((*context.mask() | action.mask) & !OURS));
+    // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes
+    // fewer arguments ignores the others.
+    unsafe {
+        let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t) =
+            core::mem::transmute::<usize, _>(action.handler);
+        f(number, info, context.raw());
+    }
+    let _ = signal::change_mask(libc::SIG_SETMASK, Some(ALL));
+    area.handler_stack.store(before.0, Ordering::Relaxed);
+    area.handler_blocked.store(before.1, Ordering::Relaxed);
+}
+
+/// Whether the program's handler that [`call`] started last is still running, seen from a stack
+/// pointer: it may have been left by a long jump.
+pub fn in_handler(sp: usize) -> bool {
+    const REACH: usize = 8 << 20;
+    let at = Area::current().handler_stack.load(Ordering::Relaxed) as usize;
+    at != 0 && sp <= at && at - sp < REACH
+}

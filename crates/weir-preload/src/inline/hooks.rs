@@ -1,0 +1,218 @@
+//! `sigaction` and its relatives, and alternate stacks, as the program sees them.
+
+use super::{OURS, deliver, stacks, taken};
+use crate::libc_next::{Next, set_errno};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU8, Ordering};
+use weir_os::signal::{Action, Mask, bit};
+
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
+
+const SIGNALS: usize = 65;
+/// Which of Weir's signals the program asked to have blocked in each signal's handler: bit 0 SIGBUS,
+/// bit 1 SIGSYS. They are not really in the handler's mask.
+static ASKED: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
+
+fn to_bits(mask: Mask) -> u8 {
+    u8::from(mask & bit(libc::SIGBUS) != 0) | u8::from(mask & bit(libc::SIGSYS) != 0) << 1
+}
+
+fn to_mask(bits: u8) -> Mask {
+    Mask::from(bits & 1) * bit(libc::SIGBUS) | Mask::from(bits >> 1 & 1) * bit(libc::SIGSYS)
+}
+
+fn is_ours(number: c_int) -> bool {
+    number == libc::SIGBUS || number == libc::SIGSYS
+}
+
+/// # Safety
+/// - a readable action.
+unsafe fn read_action(act: *const libc::sigaction) -> Action {
+    // SAFETY: passed on.
+    unsafe {
+        Action {
+            handler: (*act).sa_sigaction,
+            flags: (*act).sa_flags as u32 as u64,
+            restorer: 0,
+            mask: super::masks::read_set(&raw const (*act).sa_mask),
+        }
+    }
+}
+
+/// # Safety
+/// - a writable action.
+unsafe fn write_action(old: *mut libc::sigaction, a: Action) {
+    const SA_RESTORER: u64 = 0x0400_0000;
+    // SAFETY: passed on; plain data.
+    unsafe {
+        let mut o: libc::sigaction = core::mem::zeroed();
+        o.sa_sigaction = a.handler;
+        o.sa_flags = (a.flags & !SA_RESTORER) as i32;
+        (&raw mut o.sa_mask).cast::<Mask>().write(a.mask);
+        old.write(o);
+    }
+}
+
+/// # Safety
+/// - as `sigaction(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    number: c_int,
+    act: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    static NEXT: Next = Next::new(c"sigaction");
+    // SAFETY: libc's function of that name and type.
+    let next = |act, old| {
+        NEXT.get().map_or(-1, |a| unsafe { core::mem::transmute::<usize, Sigaction>(a)(number, act, old) })
+    };
+    if !taken() || !(1..SIGNALS as c_int).contains(&number) {
+        return next(act, old);
+    }
+    if is_ours(number) {
+        // SAFETY: valid when not null, says the caller.
+        unsafe {
+            let before = match act.is_null() {
+                true => deliver::action(number),
+                false => deliver::set_action(number, read_action(act)),
+            };
+            if !old.is_null() {
+                write_action(old, before);
+            }
+        }
+        return 0;
+    }
+    let asked = &ASKED[number as usize];
+    let before = asked.load(Ordering::Relaxed);
+    // SAFETY: as above; the copy is not managed memory as libc's call needs it (on the stack).
+    unsafe {
+        let mut found: libc::sigaction = core::mem::zeroed();
+        let r = if act.is_null() {
+            next(core::ptr::null(), &raw mut found)
+        } else {
+            let mut copy = act.read();
+            let mask = (&raw mut copy.sa_mask).cast::<Mask>();
+            let bits = to_bits(*mask);
+            *mask &= !OURS;
+            let r = next(&raw const copy, &raw mut found);
+            if r == 0 {
+                asked.store(bits, Ordering::Relaxed);
+            }
+            r
+        };
+        if r == 0 && !old.is_null() {
+            *(&raw mut found.sa_mask).cast::<Mask>() |= to_mask(before);
+            old.write(found);
+        }
+        r
+    }
+}
+
+/// Sets a handler for one of Weir's signals the simple way.
+fn set_simply(number: c_int, handler: usize, flags: c_int, mask: Mask) -> usize {
+    deliver::set_action(number, Action { handler, flags: flags as u32 as u64, restorer: 0, mask }).handler
+}
+
+/// # Safety
+/// - as `signal(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
+    static NEXT: Next = Next::new(c"signal");
+    if taken() && is_ours(number) {
+        return set_simply(number, handler, libc::SA_RESTART, bit(number));
+    }
+    // SAFETY: libc's function of that name and type.
+    NEXT.get().map_or(usize::MAX, |a| unsafe { core::mem::transmute::<usize, Signal>(a)(number, handler) })
+}
+
+/// # Safety
+/// - as `bsd_signal(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the same function.
+    unsafe { signal(number, handler) }
+}
+
+/// # Safety
+/// - as `ssignal(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the same function.
+    unsafe { signal(number, handler) }
+}
+
+/// # Safety
+/// - as `sysv_signal(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
+    static NEXT: Next = Next::new(c"__sysv_signal");
+    if taken() && is_ours(number) {
+        return set_simply(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0);
+    }
+    // SAFETY: libc's function of that name and type.
+    NEXT.get().map_or(usize::MAX, |a| unsafe { core::mem::transmute::<usize, Signal>(a)(number, handler) })
+}
+
+/// # Safety
+/// - as `sysv_signal(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
+    // SAFETY: the same function.
+    unsafe { __sysv_signal(number, handler) }
+}
+
+/// # Safety
+/// - as `sigignore(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigignore(number: c_int) -> c_int {
+    static NEXT: Next = Next::new(c"sigignore");
+    if taken() && is_ours(number) {
+        set_simply(number, libc::SIG_IGN, 0, 0);
+        return 0;
+    }
+    // SAFETY: libc's function of that name and type.
+    NEXT.get().map_or(-1, |a| unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> c_int>(a)(number)
+    })
+}
+
+/// # Safety
+/// - as `siginterrupt(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(number: c_int, interrupt: c_int) -> c_int {
+    static NEXT: Next = Next::new(c"siginterrupt");
+    if taken() && is_ours(number) {
+        let mut a = deliver::action(number);
+        let restart = libc::SA_RESTART as u64;
+        a.flags = if interrupt != 0 { a.flags & !restart } else { a.flags | restart };
+        deliver::set_action(number, a);
+        return 0;
+    }
+    // SAFETY: libc's function of that name and type.
+    NEXT.get().map_or(-1, |a| unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, c_int) -> c_int>(a)(number, interrupt)
+    })
+}
+
+/// # Safety
+/// - as `sigaltstack(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: valid when not null, says the caller; copied here because the kernel cannot bring
+    // managed memory in.
+    let wanted = if new.is_null() { None } else { Some(unsafe { new.read() }) };
+    match stacks::change(wanted) {
+        Ok(before) => {
+            if !old.is_null() {
+                // SAFETY: as above.
+                unsafe { old.write(before) };
+            }
+            0
+        }
+        Err(e) => {
+            set_errno(e.0);
+            -1
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Stacks. The kernel writes a signal frame before our handlers run, so the memory that it writes to
+//! must be there: our handlers run on an alternate stack, the program's own where it set one that is
+//! large enough (its pages are pinned), else one of ours. Memory in use as an ordinary stack
+//! (coroutines on the heap) is pinned once it is noticed, for the signals that come without one.
+
+use super::{context::Context, taken};
+use crate::state::{self, Weir};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use weir_os::gate::area::Area;
+use weir_os::signal;
+use weir_os::stack::Stack;
+use weir_os::sys::Errno;
+use weir_os::thread;
+
+/// An alternate stack of ours. A program's handlers with SA_ONSTACK may run on it: room for them.
+const STACK_BYTES: usize = 256 << 10;
+/// Kept below a stack pointer that is found in managed memory, and above it.
+const BELOW_BYTES: usize = 64 << 10;
+const ABOVE_BYTES: usize = 4 << 10;
+/// Heap stacks kept; the one noticed longest ago is let go of for a new one.
+const KEPT: usize = 128;
+
+/// Alternate stacks of ours, with the kernel id of the thread that has each.
+static OURS: Mutex<Vec<(Stack, u32)>> = Mutex::new(Vec::new());
+/// Heap stacks: first address, end, and what pins them.
+static HEAP_STACKS: Mutex<Ring> = Mutex::new(Ring { rows: [(0, 0, 0); KEPT], next: 0 });
+
+struct Ring {
+    rows: [(usize, usize, u32); KEPT],
+    next: usize,
+}
+
+/// Two signal frames and what lies between them must fit: the kernel tells the size of one.
+fn enough() -> usize {
+    // SAFETY: asks only.
+    let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+    2 * frame.max(2048) + (2 << 10)
+}
+
+/// An unused stack of ours for the calling thread: (address, bytes). Threads that have ended give
+/// theirs back here.
+fn claim() -> Option<(usize, usize)> {
+    let me = thread::gettid();
+    let mut ours = OURS.lock().ok()?;
+    if let Some((stack, owner)) = ours.iter_mut().find(|(_, tid)| *tid == me || *tid == 0 || has_ended(*tid)) {
+        *owner = me;
+        return Some(stack.extent());
+    }
+    let stack = Stack::new(STACK_BYTES).ok()?;
+    let extent = stack.extent();
+    ours.push((stack, me));
+    Some(extent)
+}
+
+fn has_ended(tid: u32) -> bool {
+    let pid = weir_os::sys::getpid() as usize;
+    // SAFETY: signal 0 only asks.
+    let r = unsafe { weir_os::sys::syscall(libc::SYS_tgkill, [pid, tid as usize, 0, 0, 0, 0]) };
+    r == Err(Errno::ESRCH)
+}
+
+/// At the end of a handler: the interrupted thread gets an alternate stack if it has none, and if it
+/// was on a stack in managed memory, that is pinned.
+pub fn tend(engine: &Weir, context: &mut Context<'_>) {
+    let sp = context.sp();
+    let stack = context.stack();
+    if stack.ss_flags & libc::SS_DISABLE != 0
+        && let Some((at, bytes)) = claim()
+    {
+        // Takes effect when the handler returns.
+        *stack = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: bytes };
+        Area::current().ours.store(at as u64, Ordering::Relaxed);
+    }
+    if engine.contains(sp) {
+        keep_stack(engine, sp);
+    }
+}
+
+fn keep_stack(engine: &Weir, sp: usize) {
+    let Ok(mut ring) = HEAP_STACKS.lock() else { return };
+    let near = |&(lo, hi, _): &(usize, usize, u32)| sp >= lo + BELOW_BYTES / 4 && sp < hi;
+    if ring.rows.iter().any(near) {
+        return;
+    }
+    let (lo, hi) = (sp.saturating_sub(BELOW_BYTES), sp + ABOVE_BYTES);
+    let (lo, hi) = engine.clip_to_mapped(lo, hi, sp);
+    let at = ring.next;
+    ring.next = (at + 1) % KEPT;
+    let former = core::mem::replace(&mut ring.rows[at], (0, 0, 0));
+    engine.unpin_range(former.2);
+    ring.rows[at] = (lo, hi, engine.pin_range(lo, hi - lo));
+}
+
+/// In the child of a fork: nobody else has a stack, and other threads' are free.
+pub fn forked() {
+    let me = thread::gettid();
+    let mine = Area::current().ours.load(Ordering::Relaxed) as usize;
+    if let Ok(mut ours) = OURS.lock() {
+        for (stack, owner) in ours.iter_mut() {
+            *owner = if stack.extent().0 == mine { me } else { 0 };
+        }
+    }
+}
+
+/// `sigaltstack`: the kernel's stack is the program's where it can be. Returns what the program had
+/// set before.
+pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
+    if !taken() {
+        // SAFETY: the program's own stack.
+        return unsafe { signal::alternate_stack(wanted.as_ref()) };
+    }
+    let signals = thread::block_signals();
+    let result = change_blocked(wanted);
+    thread::restore_signals(signals);
+    result
+}
+
+fn change_blocked(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
+    let area = Area::current();
+    // SAFETY: asks only.
+    let kernels = unsafe { signal::alternate_stack(None)? };
+    let ours = area.ours.load(Ordering::Relaxed) as usize;
+    let hidden = ours != 0 && kernels.ss_sp as usize == ours;
+    let before = if hidden { believed(area, kernels.ss_flags & libc::SS_ONSTACK) } else { kernels };
+    let Some(new) = wanted else { return Ok(before) };
+    let disable = new.ss_flags & libc::SS_DISABLE != 0;
+    if before.ss_flags & libc::SS_ONSTACK != 0 {
+        return Err(Errno::EPERM);
+    }
+    if !disable && new.ss_size < libc::MINSIGSTKSZ {
+        return Err(Errno::ENOMEM);
+    }
+    if disable || new.ss_size < enough() {
+        if !hidden {
+            match claim() {
+                Some((at, bytes)) => {
+                    let s = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: bytes };
+                    // SAFETY: a stack of ours.
+                    unsafe { signal::alternate_stack(Some(&s))? };
+                    area.ours.store(at as u64, Ordering::Relaxed);
+                }
+                None => return Err(Errno::ENOMEM),
+            }
+        }
+        believe(area, if disable { None } else { Some(new) });
+        pin_stack(area, None);
+        return Ok(before);
+    }
+    pin_stack(area, Some((new.ss_sp as usize, new.ss_size)));
+    // SAFETY: the program's own stack; its pages stay.
+    unsafe { signal::alternate_stack(Some(&new))? };
+    believe(area, None);
+    Ok(before)
+}
+
+/// Pins the memory of an alternate stack if it is managed, and lets go of the former one's.
+fn pin_stack(area: &Area, range: Option<(usize, usize)>) {
+    let Some(e) = state::engine() else { return };
+    let chain = match range {
+        Some((at, len)) if e.touches(at, len) => e.pin_range(at, len),
+        _ => 0,
+    };
+    e.unpin_range(area.stack_pins.swap(u64::from(chain), Ordering::Relaxed) as u32);
+}
+
+/// What the program set while the kernel has a stack of ours.
+fn believed(area: &Area, on: i32) -> libc::stack_t {
+    let get = |w: &AtomicU64| w.load(Ordering::Relaxed);
+    match get(&area.stack[2]).checked_sub(1) {
+        None => {
+            libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 }
+        }
+        Some(flags) => libc::stack_t {
+            ss_sp: get(&area.stack[0]) as *mut _,
+            ss_flags: flags as i32 | on,
+            ss_size: get(&area.stack[1]) as usize,
+        },
+    }
+}
+
+fn believe(area: &Area, stack: Option<libc::stack_t>) {
+    let set = |w: &AtomicU64, v: u64| w.store(v, Ordering::Relaxed);
+    set(&area.stack[0], stack.map_or(0, |s| s.ss_sp as u64));
+    set(&area.stack[1], stack.map_or(0, |s| s.ss_size as u64));
+    set(&area.stack[2], stack.map_or(0, |s| s.ss_flags as u32 as u64 + 1));
+}
