@@ -1,9 +1,11 @@
 //! Link options of the shim: its constructor runs before those of every other library, and its
-//! own references to the symbols that it exports are bound to itself.
+//! own references to the symbols that it exports are bound to itself. And the few lines of C.
 
 fn main() {
     for arg in ["-Wl,-z,initfirst", "-Wl,-Bsymbolic", "-Wl,-z,nodelete"] {
         println!("cargo:rustc-cdylib-link-arg={arg}");
     }
+    cc::Build::new().file("src/inline/exec.c").flag("-std=gnu11").define("_GNU_SOURCE", None).compile("weir_exec");
+    println!("cargo:rerun-if-changed=src/inline/exec.c");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -45,6 +45,14 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Takes a mapping over again that was forgotten.
+    ///
+    /// # Safety
+    /// - `base` and `len` are those of a `Mapping` that was passed to `mem::forget`, once.
+    pub unsafe fn from_raw(base: usize, len: usize) -> Mapping {
+        Mapping { base, len }
+    }
+
     /// First address.
     pub fn base(&self) -> usize {
         self.base

@@ -22,9 +22,14 @@ pub struct Area {
     pub handler_stack: AtomicU64,
     /// See `handler_stack`.
     pub handler_blocked: AtomicU64,
-    spare: [AtomicU64; 7],
+    /// Memory that an exec call of this thread reads: address and bytes.
+    pub copies: [AtomicU64; 2],
+    /// Room for a copy of what libc may not read from managed memory.
+    buffer: [AtomicU64; 125],
 }
-const _: () = assert!(size_of::<Area>() == 128);
+const _: () = assert!(size_of::<Area>() == AREA_BYTES);
+/// As the assembly below has it.
+const AREA_BYTES: usize = 1088;
 
 impl Area {
     /// Of the calling thread.
@@ -45,6 +50,11 @@ impl Area {
         }
     }
 
+    /// The thread's room for copies, 1000 bytes.
+    pub fn buffer(&self) -> *mut u8 {
+        self.buffer.as_ptr().cast_mut().cast()
+    }
+
     /// Whether nothing was set yet.
     pub fn is_untouched(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) == 0 && self.ours.load(Ordering::Relaxed) == 0
@@ -58,8 +68,8 @@ core::arch::global_asm!(
     ".globl weir_area",
     ".p2align 6",
     "weir_area:",
-    ".zero 128",
-    ".size weir_area, 128",
+    ".zero 1088",
+    ".size weir_area, 1088",
     ".popsection",
 );
 

@@ -63,6 +63,7 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
 fn emulate(e: &Weir, nr: i64, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
     match nr {
         libc::SYS_rt_sigprocmask => change_mask(e, a, context),
+        libc::SYS_sigaltstack => change_stack(e, a, context),
         libc::SYS_mmap
         | libc::SYS_munmap
         | libc::SYS_mprotect
@@ -98,6 +99,29 @@ fn memory(nr: i64, a: [usize; 6]) -> isize {
             _ => map::munlock(at, a[1]) as isize,
         }
     }
+}
+
+/// `sigaltstack` by a call past libc, with its structures in managed memory.
+fn change_stack(e: &Weir, [new, old, ..]: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+    const BYTES: usize = size_of::<libc::stack_t>();
+    let pins = [new, old].map(|at| if e.contains(at) { e.pin_range(at, BYTES) } else { 0 });
+    let mut bytes = [0u8; BYTES];
+    let wanted = match new {
+        0 => Ok(None),
+        at => weir_os::gate::read_own(at, &mut bytes).map(|()| {
+            // SAFETY: plain data of that size.
+            Some(unsafe { bytes.as_ptr().cast::<libc::stack_t>().read_unaligned() })
+        }),
+    };
+    let result = wanted.and_then(|w| stacks::change_in(context, w)).and_then(|before| {
+        // SAFETY: plain data of that size.
+        let before = unsafe { core::slice::from_raw_parts((&raw const before).cast::<u8>(), BYTES) };
+        if old == 0 { Ok(()) } else { weir_os::gate::write_own(old, before) }
+    });
+    for chain in pins {
+        e.unpin_range(chain);
+    }
+    Some(result.map_or_else(|e| -(e.0 as isize), |()| 0))
 }
 
 /// A change of the mask by libc's inner functions (`siglongjmp`, `swapcontext`), with the set in

@@ -5,7 +5,7 @@ use super::{ALL, OURS};
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use weir_os::gate::area::Area;
-use weir_os::signal::{self, Action, bit};
+use weir_os::signal::{self, Action, Mask, bit};
 
 const DEFAULT: usize = 0;
 const IGNORED: usize = 1;
@@ -53,7 +53,8 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
     let by_access = number == libc::SIGBUS && unsafe { (*info).si_code } > 0;
     // SAFETY: as above.
     let forced = by_access || number == libc::SIGSYS && unsafe { (*info).si_code } == 1;
-    if !forced && super::masks::blocked_now() & bit(number) != 0 {
+    let blocked = super::masks::blocked_at(context.sp()) & bit(number) != 0;
+    if !forced && blocked {
         area.pending.fetch_or(bit(number), Ordering::Relaxed);
         return;
     }
@@ -62,7 +63,7 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
         return;
     }
     let nested = area.handler_blocked.load(Ordering::Relaxed) & bit(number) != 0 && in_handler(context.sp());
-    if action.handler <= IGNORED || forced && nested {
+    if action.handler <= IGNORED || forced && (nested || blocked) {
         return end_natively(number, !by_access);
     }
     if action.flags & libc::SA_RESETHAND as u32 as u64 != 0 {
@@ -73,24 +74,31 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
 
 /// Runs the program's handler with the mask that it asked for.
 fn call(number: i32, action: Action, info: *mut libc::siginfo_t, context: &mut Context<'_>) {
-    let area = Area::current();
     let deferred = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { bit(number) };
-    let here = 0u8;
-    let before = (
-        area.handler_stack.swap(&raw const here as u64, Ordering::Relaxed),
-        area.handler_blocked.swap(deferred | action.mask & OURS, Ordering::Relaxed),
-    );
     let _ = signal::change_mask(libc::SIG_SETMASK, Some((*context.mask() | action.mask) & !OURS));
     // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes
     // fewer arguments ignores the others.
-    unsafe {
+    with_blocked(deferred | action.mask & OURS, || unsafe {
         let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t) =
             core::mem::transmute::<usize, _>(action.handler);
         f(number, info, context.raw());
-    }
+    });
     let _ = signal::change_mask(libc::SIG_SETMASK, Some(ALL));
+}
+
+/// Runs a handler of the program during which it believes these of Weir's signals to be blocked.
+pub fn with_blocked(blocked: Mask, handler: impl FnOnce()) {
+    let area = Area::current();
+    let here = 0u8;
+    let already = super::masks::blocked_now();
+    let before = (
+        area.handler_stack.swap(&raw const here as u64, Ordering::Relaxed),
+        area.handler_blocked.swap(blocked | already, Ordering::Relaxed),
+    );
+    handler();
     area.handler_stack.store(before.0, Ordering::Relaxed);
     area.handler_blocked.store(before.1, Ordering::Relaxed);
+    super::masks::settle_pending();
 }
 
 /// Whether the program's handler that [`call`] started last is still running, seen from a stack

@@ -1,16 +1,15 @@
 //! Starting other programs. `execve` is never trapped: a child of `vfork` or `posix_spawn` makes it
-//! with signals blocked and dispositions reset, where a SIGSYS would kill it. So its strings are
-//! brought in before, and the call is tried again if one of them was evicted meanwhile.
+//! with signals blocked and dispositions reset, where a SIGSYS would kill it. So the kernel is given
+//! copies of its strings, in memory that is not managed.
 
 use super::taken;
-use crate::libc_next::{Next, errno, set_errno};
+use crate::libc_next::{Next, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::Ordering;
+use weir_os::gate::area::Area;
 use weir_os::gate::read_own;
 use weir_os::mem::{Mapping, PAGE_BYTES};
-
-/// Tries before the kernel's EFAULT is believed.
-const TRIES: usize = 1000;
 
 type Strings = *const *const c_char;
 
@@ -19,53 +18,81 @@ unsafe extern "C" {
 }
 
 /// Calls `f` with each pointer of a NULL-terminated array, as far as the array can be read.
-fn each(list: Strings, mut f: impl FnMut(usize)) {
+fn each(e: &Weir, list: Strings, mut f: impl FnMut(usize)) {
     let mut at = list as usize;
     let mut cell = [0u8; size_of::<usize>()];
-    while at != 0 && read_own(at, &mut cell).is_ok() && cell != [0; 8] {
-        f(usize::from_ne_bytes(cell));
+    while at != 0 {
+        let pointer = if e.contains(at) {
+            // SAFETY: the program's array; reading it brings its pages in.
+            unsafe { (at as *const usize).read_volatile() }
+        } else if read_own(at, &mut cell).is_ok() {
+            usize::from_ne_bytes(cell)
+        } else {
+            0 // the kernel will say EFAULT
+        };
+        if pointer == 0 {
+            return;
+        }
+        f(pointer);
         at += size_of::<usize>();
     }
 }
 
-/// Brings in the pages of a string that lies in managed memory; returns its bytes with the NUL.
-fn touch_string(e: &Weir, at: usize) -> usize {
-    if !e.contains(at) {
-        return 0;
+/// Calls `f` with copies of what an exec call names, if any of it is managed memory.
+fn with_copies(
+    path: *const c_char,
+    [argv, envp]: [Strings; 2],
+    f: impl FnOnce(*const c_char, Strings, Strings) -> c_int,
+) -> c_int {
+    let Some(e) = state::engine().filter(|_| taken()) else { return f(path, argv, envp) };
+    if !is_managed(e, path, [argv, envp]) {
+        return f(path, argv, envp);
     }
-    // SAFETY: a string of the program's; reading it faults its pages in.
-    unsafe { libc::strlen(at as *const c_char) + 1 }
+    let Some(mut copies) = Copies::for_lists(e, path as usize, [argv, envp]) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+    let path = if path.is_null() { path } else { copies.string(e, path as usize) as *const c_char };
+    let (argv, envp) = (copies.list(e, argv), copies.list(e, envp));
+    copies.keep_until_next();
+    f(path, argv, envp)
 }
 
-/// Brings in an array and its strings.
-fn touch_strings(e: &Weir, list: Strings) {
-    let mut n = 0;
-    if e.contains(list as usize) {
-        // SAFETY: the program's array: reading faults its pages in.
-        unsafe {
-            while !list.add(n).read_volatile().is_null() {
-                n += 1;
-            }
-        }
+fn is_managed(e: &Weir, path: *const c_char, lists: [Strings; 2]) -> bool {
+    let mut any = e.contains(path as usize);
+    for list in lists {
+        any |= e.contains(list as usize);
+        each(e, list, |at| any |= e.contains(at));
     }
-    each(list, |at| {
-        touch_string(e, at);
+    any
+}
+
+/// Pins what a call of libc's reads of the environment, and a command, in a child where nothing can
+/// be brought in.
+fn with_environment<R>(command: *const c_char, f: impl FnOnce() -> R) -> R {
+    let Some(e) = state::engine().filter(|_| taken()) else { return f() };
+    let mut pages: Vec<usize> = Vec::new();
+    let mut note = |at: usize, len: usize| {
+        if e.contains(at) {
+            pages.extend((at / PAGE_BYTES)..=((at + len - 1) / PAGE_BYTES));
+        }
+    };
+    note(command as usize, if e.contains(command as usize) { length(command as usize) } else { 1 });
+    // SAFETY: libc's variable.
+    let list = unsafe { environ };
+    let mut n = 1;
+    each(e, list, |at| {
+        n += 1;
+        note(at, if e.contains(at) { length(at) } else { 1 });
     });
-}
-
-/// Makes a call that the kernel refuses with EFAULT when a string is not there, until it is.
-fn with_strings(path: *const c_char, lists: &[Strings], mut call: impl FnMut() -> isize, bad: isize) -> isize {
-    let Some(e) = state::engine().filter(|_| taken()) else { return call() };
-    for _ in 1..TRIES {
-        touch_string(e, path as usize);
-        lists.iter().for_each(|l| touch_strings(e, *l));
-        set_errno(0);
-        let r = call();
-        if r != bad || errno() != libc::EFAULT {
-            return r;
-        }
-    }
-    call()
+    note(list as usize, n * size_of::<usize>());
+    pages.sort_unstable();
+    pages.dedup();
+    let runs = pages.chunk_by(|a, b| a + 1 == *b);
+    let pins: Vec<u32> = runs.map(|r| e.pin_range(r[0] * PAGE_BYTES, r.len() * PAGE_BYTES)).collect();
+    let r = f();
+    pins.into_iter().for_each(|chain| e.unpin_range(chain));
+    r
 }
 
 macro_rules! next {
@@ -90,7 +117,7 @@ type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     let f = next!(c"execve", Exec);
     // SAFETY: passed on.
-    with_strings(path, &[argv, envp], || unsafe { f(path, argv, envp) as isize }, -1) as c_int
+    with_copies(path, [argv, envp], |path, argv, envp| unsafe { f(path, argv, envp) })
 }
 
 /// # Safety
@@ -99,7 +126,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
 pub unsafe extern "C" fn execvpe(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     let f = next!(c"execvpe", Exec);
     // SAFETY: passed on.
-    with_strings(path, &[argv, envp], || unsafe { f(path, argv, envp) as isize }, -1) as c_int
+    with_copies(path, [argv, envp], |path, argv, envp| unsafe { f(path, argv, envp) })
 }
 
 /// # Safety
@@ -124,7 +151,7 @@ pub unsafe extern "C" fn execvp(path: *const c_char, argv: Strings) -> c_int {
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
     let f = next!(c"fexecve", unsafe extern "C" fn(c_int, Strings, Strings) -> c_int);
     // SAFETY: passed on.
-    with_strings(core::ptr::null(), &[argv, envp], || unsafe { f(fd, argv, envp) as isize }, -1) as c_int
+    with_copies(core::ptr::null(), [argv, envp], |_, argv, envp| unsafe { f(fd, argv, envp) })
 }
 
 /// # Safety
@@ -140,17 +167,16 @@ pub unsafe extern "C" fn execveat(
     type F = unsafe extern "C" fn(c_int, *const c_char, Strings, Strings, c_int) -> c_int;
     let f = next!(c"execveat", F);
     // SAFETY: passed on.
-    with_strings(path, &[argv, envp], || unsafe { f(dir, path, argv, envp, flags) as isize }, -1) as c_int
+    with_copies(path, [argv, envp], |path, argv, envp| unsafe { f(dir, path, argv, envp, flags) })
 }
 
 /// # Safety
 /// - as `system(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    const NOT_STARTED: isize = 127 << 8;
     let f = next!(c"system", unsafe extern "C" fn(*const c_char) -> c_int);
-    // SAFETY: libc's variable; passed on.
-    unsafe { with_strings(command, &[environ], || f(command) as isize, NOT_STARTED) as c_int }
+    // SAFETY: passed on.
+    with_environment(command, || unsafe { f(command) })
 }
 
 /// # Safety
@@ -165,12 +191,11 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             usize,
             unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void,
         >(a);
-        with_strings(command, &[environ], || f(command, mode) as isize, 0) as *mut c_void
+        with_environment(command, || f(command, mode))
     }
 }
 
-/// Copies of argument lists in memory of their own: the child of `posix_spawn` shares ours, reads
-/// them with signals blocked, and must not fault.
+/// Copies of argument lists in memory of their own.
 struct Copies {
     map: Mapping,
     used: usize,
@@ -181,8 +206,7 @@ impl Copies {
     fn for_lists(e: &Weir, path: usize, lists: [Strings; 2]) -> Option<Copies> {
         let mut bytes = length(path) + 64;
         for list in lists {
-            touch_strings(e, list);
-            each(list, |at| bytes += length(at) + size_of::<usize>());
+            each(e, list, |at| bytes += length(at) + size_of::<usize>());
         }
         Some(Copies { map: Mapping::anon(bytes + PAGE_BYTES).ok()?, used: 0 })
     }
@@ -199,24 +223,35 @@ impl Copies {
         to
     }
 
-    fn string(&mut self, at: usize) -> usize {
-        if at == 0 {
-            return 0;
+    fn string(&mut self, e: &Weir, at: usize) -> usize {
+        if at == 0 || !e.contains(at) {
+            return at;
         }
         // SAFETY: a string of the program's.
         self.put(unsafe { core::slice::from_raw_parts(at as *const u8, length(at)) }, 1)
     }
 
-    fn list(&mut self, list: Strings) -> Strings {
+    fn list(&mut self, e: &Weir, list: Strings) -> Strings {
         if list.is_null() {
             return list;
         }
         let mut strings: Vec<usize> = Vec::new();
-        each(list, |at| strings.push(at));
-        let mut copies: Vec<usize> = strings.into_iter().map(|at| self.string(at)).collect();
+        each(e, list, |at| strings.push(at));
+        let mut copies: Vec<usize> = strings.into_iter().map(|at| self.string(e, at)).collect();
         copies.push(0);
         let bytes: Vec<u8> = copies.iter().flat_map(|p| p.to_ne_bytes()).collect();
         self.put(&bytes, size_of::<usize>()) as Strings
+    }
+
+    /// Leaves the memory in place until the thread comes here again: a child of `vfork` never comes
+    /// back from its exec, and its memory is its parent's.
+    fn keep_until_next(self) {
+        let [at, len] = &Area::current().copies;
+        let (at, len) =
+            (at.swap(self.map.base() as u64, Ordering::Relaxed), len.swap(self.map.len() as u64, Ordering::Relaxed));
+        core::mem::forget(self.map);
+        // SAFETY: a mapping that an earlier call of this thread left here.
+        drop((at != 0).then(|| unsafe { Mapping::from_raw(at as usize, len as usize) }));
     }
 }
 
@@ -240,6 +275,7 @@ struct FileActions {
     allocated: c_int,
     used: c_int,
     actions: usize,
+    spare: [c_int; 16],
 }
 /// Bytes of one action, at most, and where its path may stand.
 const ACTION_BYTES: usize = 32;
@@ -247,8 +283,14 @@ const ACTION_PATHS: [usize; 2] = [8, 16];
 /// Bytes of libc's attribute object.
 const ATTRIBUTE_BYTES: usize = 336;
 
-/// Spawns with everything that the child reads in memory that stays.
-unsafe fn spawn(f: Spawn, args: (*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings)) -> c_int {
+/// What `posix_spawn` is called with.
+type SpawnArgs = (*mut libc::pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings);
+
+/// Spawns with copies of everything that the child reads.
+///
+/// # Safety
+/// - as `posix_spawn(3)`.
+unsafe fn spawn(f: Spawn, args: SpawnArgs) -> c_int {
     let (pid, path, actions, attributes, argv, envp) = args;
     let Some(e) = state::engine().filter(|_| taken()) else {
         // SAFETY: passed on.
@@ -256,13 +298,12 @@ unsafe fn spawn(f: Spawn, args: (*mut libc::pid_t, *const c_char, *const c_void,
     };
     let Some(mut copies) = Copies::for_lists(e, path as usize, [argv, envp]) else { return libc::ENOMEM };
     let (path, argv, envp) =
-        (copies.string(path as usize) as *const c_char, copies.list(argv), copies.list(envp));
-    let mut pins = vec![e.pin_range(attributes as usize, ATTRIBUTE_BYTES)];
-    pin_actions(e, actions, &mut pins);
+        (copies.string(e, path as usize) as *const c_char, copies.list(e, argv), copies.list(e, envp));
+    // SAFETY: objects of libc's, or null, says the caller.
+    let (actions, attributes, _more) = unsafe { copy_objects(e, actions, attributes) };
     let mut child = 0;
-    // SAFETY: passed on; the child has run or failed when it returns.
+    // SAFETY: passed on; the child has started or failed when it returns, and needs the copies no more.
     let r = unsafe { f(&raw mut child, path, actions, attributes, argv, envp) };
-    pins.into_iter().for_each(|chain| e.unpin_range(chain));
     if r == 0 && !pid.is_null() {
         // SAFETY: the caller's cell.
         unsafe { *pid = child };
@@ -270,23 +311,40 @@ unsafe fn spawn(f: Spawn, args: (*mut libc::pid_t, *const c_char, *const c_void,
     r
 }
 
-fn pin_actions(e: &Weir, actions: *const c_void, pins: &mut Vec<u32>) {
-    if actions.is_null() {
-        return;
+/// Copies of the objects that tell the child what to do, and what keeps them.
+///
+/// # Safety
+/// - libc's objects, made by its own functions, or null.
+unsafe fn copy_objects(
+    e: &Weir,
+    actions: *const c_void,
+    attributes: *const c_void,
+) -> (*const c_void, *const c_void, Option<Copies>) {
+    if actions.is_null() && attributes.is_null() {
+        return (actions, attributes, None);
     }
-    // SAFETY: libc's object, made by its own functions.
-    let list = unsafe { &*actions.cast::<FileActions>() };
-    let bytes = list.used.max(0) as usize * ACTION_BYTES;
-    pins.push(e.pin_range(actions as usize, size_of::<FileActions>()));
-    pins.push(e.pin_range(list.actions, bytes));
-    for i in 0..list.used.max(0) as usize {
-        for offset in ACTION_PATHS {
-            // SAFETY: inside the array.
-            let path = unsafe { ((list.actions + i * ACTION_BYTES + offset) as *const usize).read() };
-            if e.contains(path) {
-                pins.push(e.pin_range(path, PAGE_BYTES));
+    // SAFETY: as the caller says; lengths are those of libc's objects.
+    unsafe {
+        let used = if actions.is_null() { 0 } else { (*actions.cast::<FileActions>()).used.max(0) as usize };
+        let bytes = used * (ACTION_BYTES + PAGE_BYTES) + 2 * PAGE_BYTES;
+        let Ok(map) = Mapping::anon(bytes) else { return (actions, attributes, None) };
+        let mut copies = Copies { map, used: 0 };
+        let mut object = |at: *const c_void, len: usize| match at.is_null() {
+            true => 0,
+            false => copies.put(core::slice::from_raw_parts(at.cast::<u8>(), len), 16),
+        };
+        let attributes = object(attributes, ATTRIBUTE_BYTES) as *const c_void;
+        let copy = object(actions, size_of::<FileActions>()) as *mut FileActions;
+        if !copy.is_null() && used > 0 {
+            let list = object((*copy).actions as *const c_void, used * ACTION_BYTES);
+            (*copy).actions = list;
+            for cell in (0..used).flat_map(|i| ACTION_PATHS.map(|o| (list + i * ACTION_BYTES + o) as *mut usize)) {
+                if e.contains(*cell) {
+                    *cell = copies.string(e, *cell);
+                }
             }
         }
+        (copy as *const c_void, attributes, Some(copies))
     }
 }
 
@@ -314,3 +372,22 @@ macro_rules! spawner {
 }
 
 spawner!(posix_spawn c"posix_spawn", posix_spawnp c"posix_spawnp");
+
+/// The variadic members of the family are in C; this library exports what Rust defines.
+macro_rules! variadic {
+    ($($name:ident $target:ident),*) => {$(
+        unsafe extern "C" {
+            fn $target();
+        }
+
+        /// # Safety
+        /// - as `execl(3)`.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!("jmp {}", sym $target)
+        }
+    )*};
+}
+
+variadic!(execl weir_execl, execlp weir_execlp, execle weir_execle);

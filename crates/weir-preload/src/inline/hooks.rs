@@ -1,9 +1,10 @@
 //! `sigaction` and its relatives, and alternate stacks, as the program sees them.
 
+use super::context::Context;
 use super::{OURS, deliver, stacks, taken};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use weir_os::signal::{Action, Mask, bit};
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -13,6 +14,33 @@ const SIGNALS: usize = 65;
 /// Which of Weir's signals the program asked to have blocked in each signal's handler: bit 0 SIGBUS,
 /// bit 1 SIGSYS. They are not really in the handler's mask.
 static ASKED: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
+/// The program's handlers, which [`relay`] calls.
+static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
+
+/// Stands before every handler of the program: it sees those of Weir's signals as blocked that it
+/// asked for, and the mask that it returns to blocks none of them really.
+extern "C" fn relay(number: c_int, info: *mut libc::siginfo_t, raw: *mut libc::ucontext_t) {
+    let handler = HANDLERS[number as usize % SIGNALS].load(Ordering::Relaxed);
+    let blocked = to_mask(ASKED[number as usize % SIGNALS].load(Ordering::Relaxed));
+    // SAFETY: the kernel's live context.
+    let mut context = unsafe { Context::new(raw) };
+    let believed = super::masks::blocked_at(context.sp());
+    *context.mask() |= believed;
+    deliver::with_blocked(blocked, || {
+        // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes
+        // fewer arguments ignores the others.
+        unsafe {
+            let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t) =
+                core::mem::transmute::<usize, _>(handler);
+            f(number, info, raw);
+        }
+    });
+    let wanted = *context.mask() & OURS;
+    *context.mask() &= !OURS;
+    if wanted != believed {
+        super::masks::believe_change(libc::SIG_SETMASK, wanted);
+    }
+}
 
 fn to_bits(mask: Mask) -> u8 {
     u8::from(mask & bit(libc::SIGBUS) != 0) | u8::from(mask & bit(libc::SIGSYS) != 0) << 1
@@ -64,7 +92,7 @@ pub unsafe extern "C" fn sigaction(
 ) -> c_int {
     static NEXT: Next = Next::new(c"sigaction");
     // SAFETY: libc's function of that name and type.
-    let next = |act, old| {
+    let next = |act: *const libc::sigaction, old: *mut libc::sigaction| {
         NEXT.get().map_or(-1, |a| unsafe { core::mem::transmute::<usize, Sigaction>(a)(number, act, old) })
     };
     if !taken() || !(1..SIGNALS as c_int).contains(&number) {
@@ -83,8 +111,22 @@ pub unsafe extern "C" fn sigaction(
         }
         return 0;
     }
-    let asked = &ASKED[number as usize];
-    let before = asked.load(Ordering::Relaxed);
+    // SAFETY: passed on.
+    unsafe { change_theirs(number, act, old, next) }
+}
+
+/// `sigaction` for a signal that is not Weir's.
+///
+/// # Safety
+/// - as `sigaction(2)`.
+unsafe fn change_theirs(
+    number: c_int,
+    act: *const libc::sigaction,
+    old: *mut libc::sigaction,
+    next: impl Fn(*const libc::sigaction, *mut libc::sigaction) -> c_int,
+) -> c_int {
+    let (asked, handler) = (&ASKED[number as usize], &HANDLERS[number as usize]);
+    let before = (asked.load(Ordering::Relaxed), handler.load(Ordering::Relaxed));
     // SAFETY: as above; the copy is not managed memory as libc's call needs it (on the stack).
     unsafe {
         let mut found: libc::sigaction = core::mem::zeroed();
@@ -95,14 +137,23 @@ pub unsafe extern "C" fn sigaction(
             let mask = (&raw mut copy.sa_mask).cast::<Mask>();
             let bits = to_bits(*mask);
             *mask &= !OURS;
-            let r = next(&raw const copy, &raw mut found);
-            if r == 0 {
+            let theirs = copy.sa_sigaction;
+            if theirs > libc::SIG_IGN {
                 asked.store(bits, Ordering::Relaxed);
+                handler.store(theirs, Ordering::Relaxed);
+                copy.sa_sigaction = relay as *const () as usize;
             }
+            let r = next(&raw const copy, &raw mut found);
+            let (bits, theirs) = if r == 0 { (bits, theirs) } else { before };
+            asked.store(bits, Ordering::Relaxed);
+            handler.store(theirs, Ordering::Relaxed);
             r
         };
         if r == 0 && !old.is_null() {
-            *(&raw mut found.sa_mask).cast::<Mask>() |= to_mask(before);
+            *(&raw mut found.sa_mask).cast::<Mask>() |= to_mask(before.0);
+            if found.sa_sigaction == relay as *const () as usize {
+                found.sa_sigaction = before.1;
+            }
             old.write(found);
         }
         r

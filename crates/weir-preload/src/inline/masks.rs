@@ -18,9 +18,14 @@ pub fn begin(blocked: Mask) {
 
 /// Which of Weir's signals the calling thread believes to have blocked.
 pub fn blocked_now() -> Mask {
-    let area = Area::current();
     let here = 0u8;
-    let by_handler = match deliver::in_handler(&raw const here as usize) {
+    blocked_at(&raw const here as usize)
+}
+
+/// The same for where it was interrupted.
+pub fn blocked_at(sp: usize) -> Mask {
+    let area = Area::current();
+    let by_handler = match deliver::in_handler(sp) {
         true => area.handler_blocked.load(Ordering::Relaxed),
         false => 0,
     };
@@ -32,9 +37,16 @@ pub fn blocked_now() -> Mask {
 fn believe(blocked: Mask) {
     let area = Area::current();
     area.blocked.store(blocked & OURS, Ordering::Relaxed);
-    if deliver::in_handler(&raw const area as usize) {
+    let here = 0u8;
+    if deliver::in_handler(&raw const here as usize) {
         area.handler_blocked.fetch_and(blocked, Ordering::Relaxed);
     }
+    settle_pending();
+}
+
+/// Sends what waited for a signal that is not blocked any more.
+pub fn settle_pending() {
+    let area = Area::current();
     let due = area.pending.load(Ordering::Relaxed) & !blocked_now();
     if due != 0 {
         area.pending.fetch_and(!due, Ordering::Relaxed);

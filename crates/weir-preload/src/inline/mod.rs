@@ -8,9 +8,11 @@ mod deliver;
 mod exec;
 mod fault;
 mod hooks;
+mod jumps;
 mod masks;
 mod stacks;
 mod tables;
+mod threads;
 mod waits;
 
 use core::sync::atomic::{AtomicBool, Ordering};

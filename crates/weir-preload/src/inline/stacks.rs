@@ -65,7 +65,8 @@ fn has_ended(tid: u32) -> bool {
 pub fn tend(engine: &Weir, context: &mut Context<'_>) {
     let sp = context.sp();
     let stack = context.stack();
-    if stack.ss_flags & libc::SS_DISABLE != 0
+    // The frame of a thread without one holds zeros, not SS_DISABLE.
+    if (stack.ss_size == 0 || stack.ss_flags & libc::SS_DISABLE != 0)
         && let Some((at, bytes)) = claim()
     {
         // Takes effect when the handler returns.
@@ -92,6 +93,33 @@ fn keep_stack(engine: &Weir, sp: usize) {
     ring.rows[at] = (lo, hi, engine.pin_range(lo, hi - lo));
 }
 
+/// What pins the stacks that the program gave to threads, with the threads' kernel ids.
+static GIVEN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
+
+/// A thread begins on a stack in managed memory: it stays pinned until after the thread's end, and
+/// the thread has an alternate stack from the start.
+pub fn on_given_stack(pins: u32) {
+    let signals = thread::block_signals();
+    if let (Ok(mut given), Some(e)) = (GIVEN.lock(), state::engine()) {
+        given.retain(|(chain, tid)| {
+            let ended = has_ended(*tid);
+            if ended {
+                e.unpin_range(*chain);
+            }
+            !ended
+        });
+        given.push((pins, thread::gettid()));
+    }
+    if let Some((at, bytes)) = claim() {
+        let stack = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: bytes };
+        // SAFETY: a stack of ours.
+        if unsafe { signal::alternate_stack(Some(&stack)) }.is_ok() {
+            Area::current().ours.store(at as u64, Ordering::Relaxed);
+        }
+    }
+    thread::restore_signals(signals);
+}
+
 /// In the child of a fork: nobody else has a stack, and other threads' are free.
 pub fn forked() {
     let me = thread::gettid();
@@ -111,15 +139,40 @@ pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
         return unsafe { signal::alternate_stack(wanted.as_ref()) };
     }
     let signals = thread::block_signals();
-    let result = change_blocked(wanted);
+    // SAFETY: asks only.
+    let result = unsafe { signal::alternate_stack(None) }.and_then(|kernels| {
+        // SAFETY: the program's own stack, or one of ours.
+        change_from(kernels, wanted, |s| unsafe { signal::alternate_stack(Some(s)) }.map(|_| ()))
+    });
     thread::restore_signals(signals);
     result
 }
 
-fn change_blocked(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
+/// The same for a trapped call: it takes effect when the handler returns.
+pub fn change_in(
+    context: &mut Context<'_>,
+    wanted: Option<libc::stack_t>,
+) -> Result<libc::stack_t, Errno> {
+    let mut now = *context.stack();
+    let on = context.sp().wrapping_sub(now.ss_sp as usize) < now.ss_size;
+    now.ss_flags |= match (now.ss_size, on) {
+        (0, _) => libc::SS_DISABLE,
+        (_, true) => libc::SS_ONSTACK,
+        (_, false) => 0,
+    };
+    change_from(now, wanted, |s| {
+        *context.stack() = *s;
+        Ok(())
+    })
+}
+
+/// The program changes its alternate stack while the kernel has `kernels`.
+fn change_from(
+    kernels: libc::stack_t,
+    wanted: Option<libc::stack_t>,
+    mut set: impl FnMut(&libc::stack_t) -> Result<(), Errno>,
+) -> Result<libc::stack_t, Errno> {
     let area = Area::current();
-    // SAFETY: asks only.
-    let kernels = unsafe { signal::alternate_stack(None)? };
     let ours = area.ours.load(Ordering::Relaxed) as usize;
     let hidden = ours != 0 && kernels.ss_sp as usize == ours;
     let before = if hidden { believed(area, kernels.ss_flags & libc::SS_ONSTACK) } else { kernels };
@@ -136,8 +189,7 @@ fn change_blocked(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno>
             match claim() {
                 Some((at, bytes)) => {
                     let s = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: bytes };
-                    // SAFETY: a stack of ours.
-                    unsafe { signal::alternate_stack(Some(&s))? };
+                    set(&s)?;
                     area.ours.store(at as u64, Ordering::Relaxed);
                 }
                 None => return Err(Errno::ENOMEM),
@@ -148,8 +200,7 @@ fn change_blocked(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno>
         return Ok(before);
     }
     pin_stack(area, Some((new.ss_sp as usize, new.ss_size)));
-    // SAFETY: the program's own stack; its pages stay.
-    unsafe { signal::alternate_stack(Some(&new))? };
+    set(&new)?;
     believe(area, None);
     Ok(before)
 }

@@ -229,25 +229,3 @@ pub unsafe extern "C" fn sigwait(set: *const libc::sigset_t, number: *mut c_int)
         }
     }
 }
-
-/// Leaves a signal handler by a jump: it is no longer running.
-macro_rules! long_jump {
-    ($($name:ident $text:literal),*) => {$(
-        /// # Safety
-        /// - as `longjmp(3)`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(env: *mut c_void, value: c_int) -> ! {
-            static NEXT: Next = Next::new($text);
-            Area::current().handler_stack.store(0, Ordering::Relaxed);
-            match NEXT.get() {
-                // SAFETY: libc's function; it needs nothing of this frame.
-                Some(a) => unsafe {
-                    core::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void, c_int) -> !>(a)(env, value)
-                },
-                None => weir_os::sys::kill_self(),
-            }
-        }
-    )*};
-}
-
-long_jump!(longjmp c"longjmp", _longjmp c"_longjmp", siglongjmp c"siglongjmp", __longjmp_chk c"__longjmp_chk");

@@ -1,0 +1,106 @@
+//! Jumps: `longjmp` out of a handler ends it, and the system calls that it interrupted. libc sets the
+//! signal mask by a call that no filter may trap (see the filter), from the buffer that it is given:
+//! it is given a copy that is not managed memory.
+
+use super::taken;
+use crate::libc_next::{Next, set_errno};
+use crate::state;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+use weir_os::gate::area::Area;
+use weir_os::thread;
+
+/// Bytes of libc's `jmp_buf` and `ucontext_t`.
+const BUFFER_BYTES: usize = 200;
+const CONTEXT_BYTES: usize = size_of::<libc::ucontext_t>();
+/// Where a jump buffer has the stack pointer, hidden by libc's pointer guard.
+const STACK_WORD: usize = 6;
+/// Calls further below the target of a jump are another stack's.
+const REACH_BYTES: usize = 8 << 20;
+
+/// The stack pointer that a jump goes to.
+///
+/// # Safety
+/// - a jump buffer that libc filled.
+unsafe fn target_of(env: *const c_void) -> usize {
+    let guard: usize;
+    // SAFETY: reads libc's pointer guard from the thread control block; the buffer is the caller's.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0x30", out(reg) guard, options(nostack, preserves_flags, readonly));
+        env.cast::<usize>().add(STACK_WORD).read().rotate_right(17) ^ guard
+    }
+}
+
+/// The calling thread leaves everything below `target`: calls that were interrupted there never
+/// return, and what they pinned is free.
+fn leave_calls(target: usize) {
+    let Some(e) = state::engine() else { return };
+    let (Some(stubs), me) = (e.stubs(), thread::id()) else { return };
+    if e.core.pins.pages() == 0 {
+        return;
+    }
+    let signals = thread::block_signals();
+    stubs.each_active(
+        |c| c.thread == me && c.stack < target && target - c.stack < REACH_BYTES,
+        &mut |pins| e.unpin_range(pins),
+    );
+    thread::restore_signals(signals);
+}
+
+/// # Safety
+/// - as `longjmp(3)`; `next` is libc's function.
+unsafe fn jump(next: &Next, env: *mut c_void, value: c_int) -> ! {
+    let Some(a) = next.get() else { weir_os::sys::kill_self() };
+    // SAFETY: libc's function of that type; it needs nothing of this frame.
+    let next = unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void, c_int) -> !>(a) };
+    if !taken() {
+        // SAFETY: passed on.
+        unsafe { next(env, value) }
+    }
+    let area = Area::current();
+    area.handler_stack.store(0, Ordering::Relaxed);
+    // SAFETY: the program's buffer, read by its own thread; the copy is as large.
+    unsafe {
+        let copy = area.buffer();
+        core::ptr::copy_nonoverlapping(env.cast::<u8>(), copy, BUFFER_BYTES);
+        leave_calls(target_of(copy.cast()));
+        next(copy.cast(), value)
+    }
+}
+
+macro_rules! long_jump {
+    ($($name:ident $text:literal),*) => {$(
+        /// # Safety
+        /// - as `longjmp(3)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(env: *mut c_void, value: c_int) -> ! {
+            static NEXT: Next = Next::new($text);
+            // SAFETY: passed on.
+            unsafe { jump(&NEXT, env, value) }
+        }
+    )*};
+}
+
+long_jump!(longjmp c"longjmp", _longjmp c"_longjmp", siglongjmp c"siglongjmp", __longjmp_chk c"__longjmp_chk");
+
+/// # Safety
+/// - as `setcontext(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setcontext(context: *const c_void) -> c_int {
+    static NEXT: Next = Next::new(c"setcontext");
+    let Some(a) = NEXT.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: libc's function of that name and type; the copy is as large as the program's context.
+    // What that points to (the floating-point state) is read by libc itself.
+    unsafe {
+        let next = core::mem::transmute::<usize, unsafe extern "C" fn(*const c_void) -> c_int>(a);
+        if !taken() {
+            return next(context);
+        }
+        let copy = Area::current().buffer();
+        core::ptr::copy_nonoverlapping(context.cast::<u8>(), copy, CONTEXT_BYTES);
+        next(copy.cast())
+    }
+}

@@ -1,0 +1,89 @@
+//! New threads: what their creator believes to have blocked is blocked for them too, and a stack in
+//! managed memory stays where it is: libc works on it with all signals blocked, at both ends.
+
+use super::{stacks, taken};
+use crate::libc_next::Next;
+use crate::state;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+use weir_os::gate::area::Area;
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    Start,
+    *mut c_void,
+) -> c_int;
+
+/// What the new thread needs to know.
+struct Begin {
+    start: Start,
+    arg: *mut c_void,
+    blocked: u64,
+    /// What pins its stack.
+    pins: u32,
+}
+
+/// # Safety
+/// - as `pthread_create(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attr: *const libc::pthread_attr_t,
+    start: Start,
+    arg: *mut c_void,
+) -> c_int {
+    static NEXT: Next = Next::new(c"pthread_create");
+    let Some(a) = NEXT.get() else { return libc::EAGAIN };
+    // SAFETY: libc's function of that name and type.
+    let next = unsafe { core::mem::transmute::<usize, Create>(a) };
+    if !taken() {
+        // SAFETY: passed on.
+        return unsafe { next(thread, attr, start, arg) };
+    }
+    // SAFETY: null or a valid attribute object, says the caller.
+    let pins = unsafe { pin_given_stack(attr) };
+    let blocked = Area::current().blocked.load(Ordering::Relaxed);
+    if blocked == 0 && pins == 0 {
+        // SAFETY: passed on.
+        return unsafe { next(thread, attr, start, arg) };
+    }
+    let begin = Box::into_raw(Box::new(Begin { start, arg, blocked, pins }));
+    // SAFETY: passed on; the new thread takes the box.
+    let r = unsafe { next(thread, attr, enter, begin.cast()) };
+    if r != 0 {
+        // SAFETY: no thread has taken it.
+        let begin = unsafe { Box::from_raw(begin) };
+        if let Some(e) = state::engine() {
+            e.unpin_range(begin.pins);
+        }
+    }
+    r
+}
+
+/// Pins a stack that the program gives a thread, if it is managed memory.
+///
+/// # Safety
+/// - null or a valid attribute object.
+unsafe fn pin_given_stack(attr: *const libc::pthread_attr_t) -> u32 {
+    let (mut at, mut len) = (core::ptr::null_mut(), 0);
+    // SAFETY: passed on; live cells.
+    if attr.is_null() || unsafe { libc::pthread_attr_getstack(attr, &mut at, &mut len) } != 0 {
+        return 0;
+    }
+    match state::owner(at as usize) {
+        Some(e) => e.pin_range(at as usize, len),
+        None => 0,
+    }
+}
+
+extern "C" fn enter(begin: *mut c_void) -> *mut c_void {
+    // SAFETY: the box that `pthread_create` gave up.
+    let Begin { start, arg, blocked, pins } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    Area::current().blocked.store(blocked, Ordering::Relaxed);
+    if pins != 0 {
+        stacks::on_given_stack(pins);
+    }
+    start(arg)
+}
