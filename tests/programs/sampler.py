@@ -16,7 +16,7 @@ import time
 # The engine names its mappings where the kernel can (CONFIG_ANON_VMA_NAME); where it cannot, the
 # fixed range of addresses that it reserves tells them.
 WEIR_NAME = re.compile(rb"\[anon(?:_shmem)?:weir-")
-WEIR_RANGE = (0x2000_0000_0000, 0x3000_0000_0000)
+WEIR_RANGE = (0x1000_0000_0000, 0x5000_0000_0000)
 
 HEADER = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) [rwxps-]{4} \S+ \S+ \d+ *(.*)$", re.M)
 RSS = re.compile(rb"^Rss:\s+(\d+) kB", re.M)

@@ -341,7 +341,7 @@ static void children_die_as_they_do_natively(void) {
 
 /* --- static children ------------------------------------------------------------------------------------------------------- */
 
-/* Prints the outcome of many system calls. Takes an address that the parent uses: here it is free, and good for anything. */
+/* Prints the outcome of many system calls. Takes the address of its buffers. */
 static const char static_source[] =
     "#define _GNU_SOURCE\n"
     "#include <errno.h>\n#include <fcntl.h>\n#include <poll.h>\n#include <sched.h>\n#include <signal.h>\n#include <stdio.h>\n"
@@ -424,8 +424,7 @@ static void static_children_use_every_call_as_natively(void) {
     CHECK(system(command) == 0, "no static program could be made: libc6-dev has the static libc: %s", command);
     CHECK(realpath(program, full), "realpath");
     for (int round = 0; round < 2; round++) {
-        /* Natively the two programs' memory lies elsewhere; under Weir in the same range. */
-        snprintf(address, sizeof address, "%lx", (unsigned long)(uintptr_t)(memory + (size_t)round * MIB));
+        snprintf(address, sizeof address, "%lx", 0x180000000000UL + (unsigned long)round * MIB);
         char **arguments = far_vector("static", address, "hello", NULL);
         char **environment = far_vector("MARK=static", NULL);
         const char *text = round ? executed(VFORK_EXECVE, full, full, arguments, environment) : spawned(0, full, arguments, environment, NULL);

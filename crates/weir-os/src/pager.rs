@@ -264,6 +264,14 @@ impl KernelPager {
         finish(p, n)
     }
 
+    /// A new frame with these bytes becomes the page. Its source is ordinary memory, so no other
+    /// processor has to forget a mapping: for single pages cheaper than a move with its TLB flush.
+    pub fn fill_copy(&self, page: usize, bytes: &PageBytes, wake: Wake) -> Progress {
+        self.count(1);
+        // SAFETY: the pager owns the destination; the source is live.
+        unsafe { self.uffd.copy(self.page_addr(page, 1), bytes.as_ptr() as usize, PAGE_BYTES, wake) }
+    }
+
     /// Program to arena: the pages at `page..`, all of plain read-write memory, become the frames at
     /// `slot..`; the slots must be empty. Holes are passed over: the mask says which pages surely
     /// arrived; one that is missing from it may still have (see [`KernelPager::settle_slot`]).

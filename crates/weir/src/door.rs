@@ -19,10 +19,12 @@ pub struct Done {
 }
 
 /// Moves pages between the program's space and the frame arena. Every method leaves the number of
-/// frames as it is, but for `grow` and `shed`.
+/// frames as it is, but for `grow`, `fill_copy` and `shed`.
 pub trait Pager: Sync {
     /// Arena to program: frames at `slot..` become pages at `page..`.
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done;
+    /// A new frame with these bytes becomes the page: one frame more than before.
+    fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done;
     /// Program to arena, into empty slots, passing over holes; plain read-write memory only. The mask
     /// tells which pages surely arrived; `settle_slot` settles the others. Stops with EBUSY: pinned;
     /// ENOENT: nothing mapped; EINVAL: not plain memory.
@@ -80,6 +82,9 @@ fn done(p: Progress) -> Done {
 impl Pager for KernelPager {
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done {
         done(KernelPager::fill(self, page.0 as usize, slot.0 as usize, n as usize, wake))
+    }
+    fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done {
+        done(KernelPager::fill_copy(self, page.0 as usize, bytes, wake))
     }
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
         let (p, moved) = KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize);

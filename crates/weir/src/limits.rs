@@ -35,6 +35,9 @@ pub const FREE_RESERVE: u32 = BLOCK_PAGES / 4;
 /// thread need not wait for the kernel to zero them.
 pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
 
+/// Free frames kept in the arena whatever faults want: a stream's block, and a window for the pool.
+pub const FREE_FLOOR: u32 = 3 * BLOCK_PAGES;
+
 /// Share of frames that may be staged: the length of the second chance.
 pub const STAGED_SHARE: u32 = 16;
 

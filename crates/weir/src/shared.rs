@@ -5,9 +5,8 @@ use crate::config::Codec as CodecSetting;
 use crate::door::Pager;
 use crate::error::StartError;
 use crate::frames::Frames;
-use crate::limits::GROW_AHEAD;
 use crate::limits::{
-    ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
+    ARENA_PER_BUDGET, FREE_FLOOR, GROW_AHEAD, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
     METADATA_AHEAD_BYTES, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
@@ -81,6 +80,8 @@ pub struct Core<P> {
     keep_sample: AtomicU32,
     /// Pages in frames with a kept copy.
     kept: AtomicU64,
+    /// Positive while faults take single pages.
+    demand: AtomicI32,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: AtomicU64,
     /// Pages locked in memory by the program.
@@ -113,6 +114,7 @@ impl<P: Pager> Core<P> {
             keep_score: AtomicI32::new(0),
             keep_sample: AtomicU32::new(0),
             kept: AtomicU64::new(0),
+            demand: AtomicI32::new(0),
             progress: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
@@ -185,11 +187,48 @@ impl<P: Pager> Core<P> {
         self.frames.free() + self.frames.limit().saturating_sub(self.frames.existing())
     }
 
+    /// Notes what a fault takes: a single page by copy into a new frame, a run by moving frames.
+    pub fn note_demand(&self, run: u32) {
+        const BOUND: i32 = 64;
+        let d = self.demand.load(Ordering::Relaxed);
+        let next = match run {
+            1 => (d + 1).min(BOUND),
+            2..8 => d,
+            _ => (d - 8).max(-BOUND),
+        };
+        if next != d {
+            self.demand.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether faults mostly take new frames, which free ones in the arena have to make room for.
+    pub fn wants_credit(&self) -> bool {
+        self.demand.load(Ordering::Relaxed) > 0
+    }
+
+    /// Turns free frames into room for new ones, or the reverse, as faults want it. Returns how many.
+    pub fn balance(&self) -> u32 {
+        let free = self.frames.free();
+        if self.wants_credit() {
+            let spare = free.saturating_sub(FREE_FLOOR);
+            return if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare) } else { 0 };
+        }
+        if free < self.frames_wanted() { self.frames.grow(&self.pager).unwrap_or(0) } else { 0 }
+    }
+
+    /// Free frames worth having while faults take runs.
+    fn frames_wanted(&self) -> u32 {
+        self.high_mark().min(GROW_AHEAD).max(FREE_FLOOR)
+    }
+
     /// Wakes the background reclaimer if it has work.
     pub fn kick_if_low(&self) {
         let excess = self.frames.existing() > self.frames.limit();
-        let ungrown = self.frames.existing() < self.frames.limit() && self.frames.free() < GROW_AHEAD / 2;
-        if (excess || ungrown || self.available() < self.low_mark())
+        let unbalanced = match self.wants_credit() {
+            true => self.frames.credit() < BLOCK_PAGES && self.frames.free() > FREE_FLOOR + BLOCK_PAGES,
+            false => self.frames.credit() > 0 && self.frames.free() < self.frames_wanted() / 2,
+        };
+        if (excess || unbalanced || self.available() < self.low_mark())
             && self.kick.swap(1, Ordering::AcqRel) == 0
         {
             weir_os::thread::futex_wake(&self.kick, 1);

@@ -124,6 +124,16 @@ impl Pager for FakePager {
         all(n)
     }
 
+    fn fill_copy(&self, page: PageId, bytes: &PageBytes, _wake: Wake) -> Done {
+        let mut space = self.space.lock().unwrap();
+        let dst = &mut space[page.0 as usize];
+        if dst.is_some() {
+            return Done { pages: 0, stop: Some(Errno::EEXIST) };
+        }
+        *dst = Some(Box::new(*bytes));
+        all(1)
+    }
+
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
         let mut s = self.state.lock().unwrap();
         let call = s.calls;
@@ -191,7 +201,8 @@ impl Pager for FakePager {
     }
 
     fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno> {
-        (0..n).for_each(|i| drop(self.take((slot.0 + i) as usize)));
+        let there = (slot.0..slot.0 + n).filter(|s| self.has_frame(Slot(*s)));
+        there.for_each(|s| drop(self.take(s as usize)));
         Ok(())
     }
 

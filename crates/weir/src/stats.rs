@@ -47,6 +47,8 @@ counters! {
     in_absent "weir_in_absent",
     /// Pages installed from a same-filled value.
     in_same "weir_in_same",
+    /// Pages installed by copying into a new frame.
+    in_copied "weir_in_copied",
     /// Staged pages taken back.
     in_staged "weir_in_staged",
     /// Pages brought in beyond those faulted on.

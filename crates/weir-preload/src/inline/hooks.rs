@@ -160,57 +160,47 @@ unsafe fn change_theirs(
     }
 }
 
-/// Sets a handler for one of Weir's signals the simple way.
+/// Sets a handler the simple way, through our `sigaction`. Returns the former one.
 fn set_simply(number: c_int, handler: usize, flags: c_int, mask: Mask) -> usize {
-    deliver::set_action(number, Action { handler, flags: flags as u32 as u64, restorer: 0, mask }).handler
-}
-
-/// # Safety
-/// - as `signal(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
-    static NEXT: Next = Next::new(c"signal");
-    if taken() && is_ours(number) {
-        return set_simply(number, handler, libc::SA_RESTART, bit(number));
+    // SAFETY: live actions on this stack; the program's own handler.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = (core::mem::zeroed(), core::mem::zeroed());
+        new.sa_sigaction = handler;
+        new.sa_flags = flags;
+        (&raw mut new.sa_mask).cast::<Mask>().write(mask);
+        match sigaction(number, &raw const new, &raw mut old) {
+            0 => old.sa_sigaction,
+            _ => usize::MAX,
+        }
     }
-    // SAFETY: libc's function of that name and type.
-    NEXT.get().map_or(usize::MAX, |a| unsafe { core::mem::transmute::<usize, Signal>(a)(number, handler) })
 }
 
-/// # Safety
-/// - as `bsd_signal(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bsd_signal(number: c_int, handler: usize) -> usize {
-    // SAFETY: the same function.
-    unsafe { signal(number, handler) }
+/// The functions that set a handler and return the former one: name, flags, and whether the signal
+/// itself is blocked in the handler.
+macro_rules! simple {
+    ($($name:ident $text:literal $flags:expr, $blocked:expr;)*) => {$(
+        /// # Safety
+        /// - as `signal(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(number: c_int, handler: usize) -> usize {
+            static NEXT: Next = Next::new($text);
+            if taken() && (1..SIGNALS as c_int).contains(&number) {
+                return set_simply(number, handler, $flags, if $blocked { bit(number) } else { 0 });
+            }
+            // SAFETY: libc's function of that name and type.
+            NEXT.get().map_or(usize::MAX, |a| unsafe {
+                core::mem::transmute::<usize, Signal>(a)(number, handler)
+            })
+        }
+    )*};
 }
 
-/// # Safety
-/// - as `ssignal(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssignal(number: c_int, handler: usize) -> usize {
-    // SAFETY: the same function.
-    unsafe { signal(number, handler) }
-}
-
-/// # Safety
-/// - as `sysv_signal(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: usize) -> usize {
-    static NEXT: Next = Next::new(c"__sysv_signal");
-    if taken() && is_ours(number) {
-        return set_simply(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0);
-    }
-    // SAFETY: libc's function of that name and type.
-    NEXT.get().map_or(usize::MAX, |a| unsafe { core::mem::transmute::<usize, Signal>(a)(number, handler) })
-}
-
-/// # Safety
-/// - as `sysv_signal(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sysv_signal(number: c_int, handler: usize) -> usize {
-    // SAFETY: the same function.
-    unsafe { __sysv_signal(number, handler) }
+simple! {
+    signal c"signal" libc::SA_RESTART, true;
+    bsd_signal c"bsd_signal" libc::SA_RESTART, true;
+    ssignal c"ssignal" libc::SA_RESTART, true;
+    sysv_signal c"sysv_signal" libc::SA_RESETHAND | libc::SA_NODEFER, false;
+    __sysv_signal c"__sysv_signal" libc::SA_RESETHAND | libc::SA_NODEFER, false;
 }
 
 /// # Safety

@@ -17,11 +17,11 @@ use weir_os::sys::Errno;
 /// from what the kernel and libc hand out, and the same in every process.
 ///
 /// In inline mode a child inherits the filter on calls with addresses in the first range, so a
-/// program with handler threads keeps out of it.
+/// program with handler threads keeps out of it; and no common sanitizer has its shadow there.
 const fn space_bases(intake: Intake) -> [usize; 3] {
     match intake {
-        Intake::InThread => [0x2000_0000_0000, 0x2400_0000_0000, 0x2800_0000_0000],
-        Intake::Messages => [0x3000_0000_0000, 0x3400_0000_0000, 0x1000_0000_0000],
+        Intake::InThread => [0x4000_0000_0000, 0x4400_0000_0000, 0x4800_0000_0000],
+        Intake::Messages => [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000],
     }
 }
 

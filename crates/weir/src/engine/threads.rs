@@ -5,8 +5,9 @@ use super::Engine;
 use crate::door::Pager;
 use super::inline::{fetch_steps, Serving};
 use crate::fault::{self, Ahead, Outcome};
-use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS, GROW_AHEAD};
+use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::PageId;
+use crate::page::id::BLOCK_PAGES;
 use crate::reclaim::compress::Bench;
 use crate::reclaim::{self, Effort, room};
 use crate::shared::Core;
@@ -119,15 +120,17 @@ impl Engine<KernelPager> {
     fn direct_reclaim(&self, bench: &mut Bench) -> bool {
         let start = thread::now_ns();
         stats::add(&self.core.stats.direct_reclaims, 1);
-        let before = self.core.frames.free();
-        let dropped = self.drop_oldest_cached();
+        let before = self.core.available();
+        // Room there is, but not as frames: a run needs some.
+        let grown = self.core.frames.free() < BLOCK_PAGES && self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0;
+        let dropped = grown || self.drop_oldest_cached();
         let batch = if dropped {
             reclaim::Batch::default()
         } else {
             reclaim::run_once(&self.core, bench, DIRECT_BATCH, Effort::Direct)
         };
         stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);
-        dropped || batch.freed > 0 || self.core.frames.free() > before
+        dropped || batch.freed > 0 || self.core.available() > before
     }
 
     /// Fetches what a stream will want next, unless somebody faults meanwhile.
@@ -178,20 +181,19 @@ impl Engine<KernelPager> {
             }
             let kicked = self.core.kick.swap(0, Ordering::AcqRel) != 0;
             let mut freed = 0;
-            while self.core.frames.free() < self.core.high_mark() {
+            loop {
                 let _inside = self.gate.enter();
-                let plenty = self.core.available() >= self.core.high_mark();
-                if plenty && self.core.frames.free() >= GROW_AHEAD {
-                    break; // the rest of the budget is populated when it is needed
-                }
-                if self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0 {
+                if self.core.balance() > 0 {
                     continue;
+                }
+                // The rest of the budget is populated when it is needed.
+                let available = self.core.available();
+                let enough = if freed == 0 && !kicked { self.core.low_mark() } else { self.core.high_mark() };
+                if available >= enough {
+                    break;
                 }
                 if self.drop_oldest_cached() {
                     continue;
-                }
-                if self.core.frames.free() >= self.core.low_mark() && freed == 0 && !kicked {
-                    break;
                 }
                 let batch = reclaim::run_once(&self.core, bench, BACKGROUND_BATCH, Effort::Background);
                 freed += batch.freed;

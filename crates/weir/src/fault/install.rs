@@ -1,6 +1,6 @@
 //! Fetch and install: bytes into consecutive free frames, then one MOVE per run.
 
-use crate::door::{Pager, with_frame};
+use crate::door::{Done, Pager, with_frame};
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
@@ -10,7 +10,8 @@ use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
 use crate::tier::pool::Damaged;
-use weir_os::codec;
+use weir_os::codec::{self, PageBytes};
+use weir_os::mem::PAGE_BYTES;
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
 
@@ -23,12 +24,16 @@ pub struct Got {
     pub lost: u64,
 }
 
+/// Frames left uncreated for single faults while these are what the program takes.
+const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
+
 /// Frames that faults leave to reclaim: to store a page the pool may need a whole new window.
 pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
-/// Creates fresh frames when few are free and the budget allows.
+/// Creates fresh frames when few are free and the budget allows; what single faults need is left.
 pub fn ensure_frames<P: Pager>(core: &Core<P>) {
-    while core.frames.free() < BLOCK_PAGES + KEPT_FOR_POOL {
+    let kept = if core.wants_credit() { CREDIT_KEPT } else { 0 };
+    while core.frames.free() < BLOCK_PAGES + KEPT_FOR_POOL && core.frames.credit() > kept {
         // An error means that the kernel has no memory: reclaim will have to do.
         if core.frames.grow(&core.pager).unwrap_or(0) == 0 {
             return;
@@ -114,10 +119,14 @@ fn fetch_run<P: Pager>(
     need: u32,
     lost: &mut u64,
 ) -> Option<u32> {
-    let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL);
+    core.note_demand(len);
+    let spare = core.available().saturating_sub(KEPT_FOR_POOL);
     let readahead = spare.saturating_sub(FREE_RESERVE);
     if spare < need {
         return None;
+    }
+    if (len == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
+        return Some(fetch_one(core, block, start, lost));
     }
     let len = len.min(readahead.max(need));
     if len == 0 {
@@ -143,10 +152,40 @@ fn fetch_run<P: Pager>(
     Some(n)
 }
 
+/// A single page: expanded into ordinary memory and copied into a new frame, which disturbs no other
+/// processor as a move would.
+fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u64) -> u32 {
+    let page = block.page(index);
+    let mut bytes = [0; PAGE_BYTES];
+    if expand(core, page, &mut bytes, true).is_err() {
+        *lost |= 1 << index;
+        core.frames.vanished(1);
+        return 0;
+    }
+    let n = ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
+    if n == 1 {
+        count(&core.stats.in_copied, 1);
+        finish(core, page, 1);
+    } else {
+        core.frames.vanished(1);
+    }
+    n
+}
+
 /// The bytes of one page into one frame. `Err` when its record is damaged.
 fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
+    with_frame(&core.pager, slot, |bytes| expand(core, page, bytes, zeroed))
+}
+
+/// The bytes of one page into a buffer, which is `zeroed` already or not.
+fn expand<P: Pager>(
+    core: &Core<P>,
+    page: PageId,
+    bytes: &mut PageBytes,
+    zeroed: bool,
+) -> Result<(), Damaged> {
     let word = core.table.word(page).load();
-    with_frame(&core.pager, slot, |bytes| match word.state() {
+    match word.state() {
         State::Absent if zeroed => Ok(()),
         State::Absent => {
             bytes.fill(0);
@@ -161,7 +200,7 @@ fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Re
             None => Err(Damaged),
         },
         State::Resident | State::Staged => Err(Damaged),
-    })
+    }
 }
 
 /// The page is mapped: change its word, give up its record or keep it.
@@ -192,12 +231,20 @@ fn finish<P: Pager>(core: &Core<P>, page: PageId, run: u32) {
     }
 }
 
-/// Moves frames under the program, riding out EAGAIN. Returns how many arrived.
+/// Moves frames under the program. Returns how many arrived.
 fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -> u32 {
+    ride_out(core, n, |done| {
+        core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes)
+    })
+}
+
+/// Repeats a filling call, which is told how many pages are done, while the address space is changing
+/// (EAGAIN). Returns how many pages arrived.
+fn ride_out<P: Pager>(core: &Core<P>, n: u32, call: impl Fn(u32) -> Done) -> u32 {
     const RETRIES: u32 = 10_000;
     let (mut done, mut tries) = (0, 0);
     while done < n {
-        let d = core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes);
+        let d = call(done);
         done += d.pages;
         match d.stop {
             None => break,

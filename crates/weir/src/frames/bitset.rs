@@ -51,6 +51,19 @@ impl BitSet {
         None
     }
 
+    /// The lowest member that `f` accepts.
+    pub fn first_where(&self, f: impl Fn(u32) -> bool) -> Option<u32> {
+        let words = (0..self.summary.len()).flat_map(|i| {
+            let s = self.summary.row(i).load(Ordering::Relaxed);
+            (0..64).filter(move |b| s >> b & 1 == 1).map(move |b| i * 64 + b)
+        });
+        let members = words.flat_map(|w| {
+            let v = self.words.row(w).load(Ordering::Relaxed);
+            (0..64).filter(move |b| v >> b & 1 == 1).map(move |b| (w * 64 + b) as u32)
+        });
+        members.into_iter().find(|m| f(*m))
+    }
+
     pub fn last(&self) -> Option<u32> {
         for i in (0..self.summary.len()).rev() {
             let s = self.summary.row(i).load(Ordering::Relaxed);
@@ -80,5 +93,7 @@ mod tests {
         s.put(9_999, false);
         assert_eq!((s.first(), s.last()), (Some(4_096), Some(4_096)));
         assert!(s.has(4_096) && !s.has(70));
+        s.set(5_000);
+        assert_eq!((s.first_where(|m| m > 4_096), s.first_where(|m| m > 5_000)), (Some(5_000), None));
     }
 }

@@ -217,6 +217,52 @@ impl Frames {
         self.free.fetch_add(free.count_ones(), Ordering::Relaxed);
     }
 
+    /// Takes the right to `n` frames that are not in the arena: they are born elsewhere. False when the
+    /// limit does not allow them.
+    pub fn take_credit(&self, n: u32) -> bool {
+        let limit = self.limit();
+        let more = |existing: u32| (existing + n <= limit).then_some(existing + n);
+        self.existing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Frames that may still be created.
+    pub fn credit(&self) -> u32 {
+        self.limit().saturating_sub(self.existing())
+    }
+
+    /// Gives the free frames of windows in which nothing else lies back to the kernel, a window at a
+    /// time, until about `want` are gone. Returns how many.
+    pub fn shed_windows<P: Pager>(&self, pager: &P, want: u32) -> u32 {
+        let mut gone = 0;
+        while gone < want {
+            let Some((window, mask)) = self.take_idle() else { break };
+            // One call over the whole window: its other slots are empty.
+            let (first, end) = (mask.trailing_zeros(), 64 - mask.leading_zeros());
+            if pager.shed(window.slot(first), end - first).is_err() {
+                self.put_window(window, mask, 0);
+                break;
+            }
+            self.existing.fetch_sub(mask.count_ones(), Ordering::Relaxed);
+            self.put_window(window, 0, 0);
+            gone += mask.count_ones();
+        }
+        gone
+    }
+
+    /// Takes a window whose frames are all free, whole ones last: they serve streams and the pool.
+    fn take_idle(&self) -> Option<(WindowId, u64)> {
+        let _guard = self.lock.lock();
+        let idle = |w: u32| self.get(w, TAKEN) == 0 && self.get(w, HELD) == 0;
+        let w = self.partial.first_where(idle).or_else(|| self.full.first_where(idle))?;
+        let mask = self.get(w, FREE);
+        self.put(w, FREE, 0);
+        self.put(w, ZEROED, 0);
+        self.put(w, TAKEN, 1);
+        self.refile(w);
+        self.free.fetch_sub(mask.count_ones(), Ordering::Relaxed);
+        Some((WindowId(w), mask))
+    }
+
     /// Frames went back to the kernel from under the program (dropped where they were).
     pub fn vanished(&self, n: u32) {
         self.existing.fetch_sub(n, Ordering::Relaxed);
@@ -224,6 +270,9 @@ impl Frames {
 
     /// Takes a window of 64 free frames, gathering them from several windows if none is whole.
     pub fn take_full<P: Pager>(&self, pager: &P) -> Option<WindowId> {
+        if self.free() < BLOCK_PAGES && self.credit() > 0 {
+            let _ = self.grow(pager);
+        }
         {
             let _guard = self.lock.lock();
             if let Some(w) = self.full.first() {
