@@ -275,13 +275,14 @@ static void a_grown_environment_is_inherited(void) {
 /* --- what a child starts with ------------------------------------------------------------------------------------------- */
 
 /* Prints the lines of /proc/PID/status without the two signals that libc keeps for itself: what it does with them
- * depends on whether the process ever had a second thread. */
+ * depends on whether the process ever had a second thread; nor SIGBUS and SIGSYS, which a child of a program under Weir
+ * starts with at their defaults, and unblocked (see docs/failure.md). */
 static void print_signals(const char *when, const char *how, const char *text) {
     printf("%s, %s:\n", when, how);
     for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
         unsigned long long set = strtoull(line + 7, NULL, 16);
         CHECK(strncmp(line, "Sig", 3) == 0, "no line of signals: %.60s", line);
-        printf("%.7s %016llx\n", line, set & ~0x180000000ull);
+        printf("%.7s %016llx\n", line, set & ~0x1c0000040ull);
     }
     fflush(stdout);
 }

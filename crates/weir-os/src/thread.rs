@@ -1,6 +1,8 @@
 //! Engine threads and futexes: threads with every signal blocked, which never run the program's
-//! handlers, and waiting without libc.
+//! handlers and which libc does not know, and waiting without libc.
 
+use crate::mem::Mapping;
+use crate::stack::Stack;
 use crate::sys::{Errno, syscall};
 use core::sync::atomic::AtomicU32;
 
@@ -44,34 +46,135 @@ pub fn yield_now() {
     let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
-/// Starts a detached thread that runs `entry(arg)` for the rest of the process's life, with all
-/// signals blocked (except those that libc itself needs: 32 and 33 carry `setuid` and thread
-/// cancellation to every thread).
+/// Bytes for thread-local variables below the thread pointer, and for what libc keeps above it.
+const TLS_BYTES: usize = 64 << 10;
+const CONTROL_BYTES: usize = 4 << 10;
+
+/// Starts a thread that runs `entry(arg)` for the rest of the process's life, with all signals
+/// blocked, past libc: `pthread_create` would read and allocate memory that in a forked child may be
+/// managed, before there is anybody to bring it in.
+///
+/// Such a thread must not use what libc keeps per thread: no allocation by libc, no streams, no
+/// cancellation. (A panic may: it reads its creator's variables and ends the process.)
 ///
 /// # Safety
-/// - `arg` must stay valid for `entry` for ever.
-/// - libc allocates the thread's control block through the program's `malloc`: hooks must
-///   answer that call without the engine.
+/// - `arg` must stay valid for `entry` for ever, and `entry` must keep to the rule above.
 pub unsafe fn spawn(
     entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
     arg: *mut libc::c_void,
     stack_bytes: usize,
 ) -> Result<(), Errno> {
+    const FLAGS: i32 = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_SETTLS;
+    let (stack, _) = Stack::new(stack_bytes)?.leak();
+    let tls = Mapping::anon(TLS_BYTES + CONTROL_BYTES)?;
+    tls.name(c"weir-tls");
+    let pointer = tls.base() + TLS_BYTES;
+    core::mem::forget(tls);
     let old = block_signals();
-    // SAFETY: attr is initialised before use and destroyed after; entry and arg are vouched for.
-    let rc = unsafe {
-        let mut attr: libc::pthread_attr_t = core::mem::zeroed();
-        libc::pthread_attr_init(&mut attr);
-        libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstacksize(&mut attr, stack_bytes);
-        let mut thread: libc::pthread_t = core::mem::zeroed();
-        let rc = libc::pthread_create(&mut thread, &attr, entry, arg);
-        libc::pthread_attr_destroy(&mut attr);
-        rc
+    // SAFETY: fresh memory for stack and thread pointer; what lies at the thread pointer is a copy of
+    // the creator's, with its own address where that is expected.
+    let r = unsafe {
+        copy_control_block(pointer);
+        weir_clone(FLAGS as usize, stack, pointer, entry, arg)
     };
     restore_signals(old);
-    if rc == 0 { Ok(()) } else { Err(Errno(rc)) }
+    if r < 0 { Err(Errno(-r as i32)) } else { Ok(()) }
 }
+
+/// # Safety
+/// - `pointer` is the start of [`CONTROL_BYTES`] of fresh memory.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_control_block(pointer: usize) {
+    /// Address of itself, vector of thread-local blocks, itself again, ..., stack and pointer guards.
+    const WORDS: usize = 8;
+    // SAFETY: the creator's control block is at least that large.
+    unsafe {
+        core::ptr::copy_nonoverlapping(id() as *const usize, pointer as *mut usize, WORDS);
+        *(pointer as *mut usize) = pointer;
+        *(pointer as *mut usize).add(2) = pointer;
+    }
+}
+
+/// # Safety
+/// - `pointer` is the start of [`CONTROL_BYTES`] of fresh memory.
+#[cfg(target_arch = "aarch64")]
+unsafe fn copy_control_block(pointer: usize) {
+    // SAFETY: two words: the vector of thread-local blocks, and libc's own.
+    unsafe { core::ptr::copy_nonoverlapping(id() as *const usize, pointer as *mut usize, 2) };
+}
+
+unsafe extern "C" {
+    /// `clone` for a thread: returns its id or a negative errno; the thread runs `entry(arg)` on a
+    /// stack that ends at `top`.
+    fn weir_clone(
+        flags: usize,
+        top: usize,
+        tls: usize,
+        entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+        arg: *mut libc::c_void,
+    ) -> isize;
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text.weir_clone,\"ax\",@progbits",
+    ".type weir_clone,@function",
+    ".hidden weir_clone",
+    ".globl weir_clone",
+    "weir_clone:",
+    "sub rsi, 16",
+    "mov [rsi], rcx",
+    "mov [rsi + 8], r8",
+    "mov r8, rdx",
+    "xor edx, edx",
+    "xor r10d, r10d",
+    "mov eax, 56",
+    "syscall",
+    "test rax, rax",
+    "jnz 2f",
+    "xor ebp, ebp",
+    "pop rax",
+    "pop rdi",
+    "call rax",
+    "mov eax, 60",
+    "xor edi, edi",
+    "syscall",
+    "2: ret",
+    ".size weir_clone, . - weir_clone",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".pushsection .text.weir_clone,\"ax\",@progbits",
+    ".type weir_clone,@function",
+    ".hidden weir_clone",
+    ".globl weir_clone",
+    "weir_clone:",
+    "sub x1, x1, #16",
+    "stp x3, x4, [x1]",
+    "mov x3, x2",
+    "mov x2, xzr",
+    "mov x4, xzr",
+    "mov x8, #220",
+    "svc #0",
+    "cbnz x0, 2f",
+    "mov x29, xzr",
+    "ldp x9, x0, [sp], #16",
+    "blr x9",
+    "mov x0, xzr",
+    "mov x8, #93",
+    "svc #0",
+    "2: ret",
+    ".size weir_clone, . - weir_clone",
+    ".popsection",
+);
 
 /// Blocks every signal but libc's own two; returns the former mask.
 pub fn block_signals() -> u64 {
@@ -167,4 +270,30 @@ pub fn id() -> usize {
 pub fn gettid() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+
+    extern "C" fn announce(word: *mut libc::c_void) -> *mut libc::c_void {
+        set_name(c"weir-test");
+        // SAFETY: the test's static word.
+        let word = unsafe { &*word.cast::<AtomicU32>() };
+        word.store(gettid(), Ordering::Release);
+        futex_wake(word, 1);
+        core::ptr::null_mut()
+    }
+
+    #[test]
+    fn a_thread_past_libc_runs_with_its_own_id_and_all_signals_blocked() {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        // SAFETY: the word lives for ever; the thread uses system calls only.
+        unsafe { spawn(announce, WORD.as_ptr().cast(), 64 << 10).unwrap() };
+        while WORD.load(Ordering::Acquire) == 0 {
+            let _ = futex_wait(&WORD, 0, None);
+        }
+        assert_ne!(WORD.load(Ordering::Acquire), gettid());
+    }
 }

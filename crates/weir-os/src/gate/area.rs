@@ -24,12 +24,14 @@ pub struct Area {
     pub handler_blocked: AtomicU64,
     /// Memory that an exec call of this thread reads: address and bytes.
     pub copies: [AtomicU64; 2],
+    /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
+    infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
     buffer: [AtomicU64; 125],
 }
 const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// As the assembly below has it.
-const AREA_BYTES: usize = 1088;
+const AREA_BYTES: usize = 1344;
 
 impl Area {
     /// Of the calling thread.
@@ -50,6 +52,11 @@ impl Area {
         }
     }
 
+    /// What came with a pending SIGBUS or SIGSYS.
+    pub fn info(&self, number: i32) -> *mut libc::siginfo_t {
+        self.infos[usize::from(number == libc::SIGSYS)].as_ptr().cast_mut().cast()
+    }
+
     /// The thread's room for copies, 1000 bytes.
     pub fn buffer(&self) -> *mut u8 {
         self.buffer.as_ptr().cast_mut().cast()
@@ -68,8 +75,8 @@ core::arch::global_asm!(
     ".globl weir_area",
     ".p2align 6",
     "weir_area:",
-    ".zero 1088",
-    ".size weir_area, 1088",
+    ".zero 1344",
+    ".size weir_area, 1344",
     ".popsection",
 );
 

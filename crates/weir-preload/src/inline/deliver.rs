@@ -28,6 +28,10 @@ pub fn action(number: i32) -> Action {
 
 /// Sets it; returns what was set before.
 pub fn set_action(number: i32, new: Action) -> Action {
+    if new.handler == IGNORED {
+        // Ignoring a signal discards one that waits.
+        Area::current().pending.fetch_and(!bit(number), Ordering::Relaxed);
+    }
     let signals = weir_os::thread::block_signals();
     let old = cell(number).lock().map_or(Action::default(), |mut a| core::mem::replace(&mut a, new));
     weir_os::thread::restore_signals(signals);
@@ -55,6 +59,8 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
     let forced = by_access || number == libc::SIGSYS && unsafe { (*info).si_code } == 1;
     let blocked = super::masks::blocked_at(context.sp()) & bit(number) != 0;
     if !forced && blocked {
+        // SAFETY: the kernel's live siginfo; the area's copy is as large.
+        unsafe { area.info(number).write(info.read()) };
         area.pending.fetch_or(bit(number), Ordering::Relaxed);
         return;
     }

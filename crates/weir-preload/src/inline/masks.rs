@@ -52,7 +52,10 @@ pub fn settle_pending() {
         area.pending.fetch_and(!due, Ordering::Relaxed);
         for number in [libc::SIGBUS, libc::SIGSYS] {
             if due & signal::bit(number) != 0 {
-                signal::raise(number);
+                // SAFETY: stored when the signal came.
+                if !unsafe { signal::raise_again(number, area.info(number)) } {
+                    signal::raise(number);
+                }
             }
         }
     }

@@ -156,7 +156,8 @@ fn wait_for(
     timeout: Option<&libc::timespec>,
 ) -> Result<c_int, Errno> {
     if let Some(number) = take_pending(set) {
-        info.si_signo = number;
+        // SAFETY: stored when the signal came.
+        *info = unsafe { Area::current().info(number).read() };
         return Ok(number);
     }
     let before = signal::change_mask(libc::SIG_BLOCK, Some(set & OURS))?;
