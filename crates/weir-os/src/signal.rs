@@ -77,20 +77,6 @@ pub fn raise(signal: i32) {
     let _ = unsafe { syscall(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
 }
 
-/// Sends a signal to the calling thread with what came with it before. False when the kernel wants
-/// that from the sender only.
-///
-/// # Safety
-/// - a readable `siginfo_t`.
-pub unsafe fn raise_again(signal: i32, info: *const libc::siginfo_t) -> bool {
-    let (pid, tid) = (crate::sys::getpid() as usize, crate::thread::gettid() as usize);
-    // SAFETY: passed on.
-    let r = unsafe {
-        syscall(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0])
-    };
-    r.is_ok()
-}
-
 /// Sets (with `Some`) and returns the thread's alternate stack as the kernel has it.
 ///
 /// # Safety

@@ -24,10 +24,12 @@ pub struct Area {
     pub handler_blocked: AtomicU64,
     /// Memory that an exec call of this thread reads: address and bytes.
     pub copies: [AtomicU64; 2],
+    /// Signals that Weir sends again, with what came with them the first time.
+    pub again: AtomicU64,
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
-    buffer: [AtomicU64; 125],
+    buffer: [AtomicU64; 124],
 }
 const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// As the assembly below has it.
@@ -57,7 +59,7 @@ impl Area {
         self.infos[usize::from(number == libc::SIGSYS)].as_ptr().cast_mut().cast()
     }
 
-    /// The thread's room for copies, 1000 bytes.
+    /// The thread's room for copies, 992 bytes.
     pub fn buffer(&self) -> *mut u8 {
         self.buffer.as_ptr().cast_mut().cast()
     }

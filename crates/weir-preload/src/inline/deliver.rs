@@ -53,6 +53,10 @@ fn end_natively(number: i32, again: bool) {
 /// blocked.
 pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_>) {
     let area = Area::current();
+    if area.again.fetch_and(!bit(number), Ordering::Relaxed) & bit(number) != 0 {
+        // SAFETY: stored when the signal came; both are live.
+        unsafe { info.write(area.info(number).read()) };
+    }
     // SAFETY: the kernel's live siginfo.
     let by_access = number == libc::SIGBUS && unsafe { (*info).si_code } > 0;
     // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! `sigaction` and its relatives, and alternate stacks, as the program sees them.
 
-use super::context::Context;
+use super::relay::relay;
 use super::{OURS, deliver, stacks, taken};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
@@ -17,30 +17,19 @@ static ASKED: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
 /// The program's handlers, which [`relay`] calls.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 
-/// Stands before every handler of the program: it sees those of Weir's signals as blocked that it
-/// asked for, and the mask that it returns to blocks none of them really.
-extern "C" fn relay(number: c_int, info: *mut libc::siginfo_t, raw: *mut libc::ucontext_t) {
-    let handler = HANDLERS[number as usize % SIGNALS].load(Ordering::Relaxed);
-    let blocked = to_mask(ASKED[number as usize % SIGNALS].load(Ordering::Relaxed));
-    // SAFETY: the kernel's live context.
-    let mut context = unsafe { Context::new(raw) };
-    let believed = super::masks::blocked_at(context.sp());
-    *context.mask() |= believed;
-    deliver::with_blocked(blocked, || {
-        // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes
-        // fewer arguments ignores the others.
-        unsafe {
-            let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t) =
-                core::mem::transmute::<usize, _>(handler);
-            f(number, info, raw);
-        }
-    });
-    let wanted = *context.mask() & OURS;
-    *context.mask() &= !OURS;
-    if wanted != believed {
-        super::masks::believe_change(libc::SIG_SETMASK, wanted);
-    }
+/// A handler of the program, and which of Weir's signals it asked to have blocked.
+pub fn handler_of(number: c_int) -> (usize, Mask) {
+    let at = number as usize % SIGNALS;
+    (HANDLERS[at].load(Ordering::Relaxed), to_mask(ASKED[at].load(Ordering::Relaxed)))
 }
+
+/// Whether the program asked for the alternate stack in a signal's handler.
+pub fn wants_alternate_stack(number: c_int) -> bool {
+    ASKED[number as usize % SIGNALS].load(Ordering::Relaxed) & ALTERNATE != 0
+}
+
+/// In [`ASKED`]: SA_ONSTACK.
+const ALTERNATE: u8 = 4;
 
 fn to_bits(mask: Mask) -> u8 {
     u8::from(mask & bit(libc::SIGBUS) != 0) | u8::from(mask & bit(libc::SIGSYS) != 0) << 1
@@ -135,13 +124,15 @@ unsafe fn change_theirs(
         } else {
             let mut copy = act.read();
             let mask = (&raw mut copy.sa_mask).cast::<Mask>();
-            let bits = to_bits(*mask);
+            let alternate = copy.sa_flags & libc::SA_ONSTACK != 0;
+            let bits = to_bits(*mask) | if alternate { ALTERNATE } else { 0 };
             *mask &= !OURS;
             let theirs = copy.sa_sigaction;
             if theirs > libc::SIG_IGN {
                 asked.store(bits, Ordering::Relaxed);
                 handler.store(theirs, Ordering::Relaxed);
                 copy.sa_sigaction = relay as *const () as usize;
+                copy.sa_flags |= libc::SA_ONSTACK;
             }
             let r = next(&raw const copy, &raw mut found);
             let (bits, theirs) = if r == 0 { (bits, theirs) } else { before };
@@ -153,6 +144,9 @@ unsafe fn change_theirs(
             *(&raw mut found.sa_mask).cast::<Mask>() |= to_mask(before.0);
             if found.sa_sigaction == relay as *const () as usize {
                 found.sa_sigaction = before.1;
+                if before.0 & ALTERNATE == 0 {
+                    found.sa_flags &= !libc::SA_ONSTACK;
+                }
             }
             old.write(found);
         }

@@ -52,10 +52,8 @@ pub fn settle_pending() {
         area.pending.fetch_and(!due, Ordering::Relaxed);
         for number in [libc::SIGBUS, libc::SIGSYS] {
             if due & signal::bit(number) != 0 {
-                // SAFETY: stored when the signal came.
-                if !unsafe { signal::raise_again(number, area.info(number)) } {
-                    signal::raise(number);
-                }
+                area.again.fetch_or(signal::bit(number), Ordering::Relaxed);
+                signal::raise(number);
             }
         }
     }

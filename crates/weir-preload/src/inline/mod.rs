@@ -10,6 +10,7 @@ mod fault;
 mod hooks;
 mod jumps;
 mod masks;
+mod relay;
 mod stacks;
 mod tables;
 mod threads;
