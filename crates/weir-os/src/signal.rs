@@ -6,6 +6,9 @@ use crate::sys::{Errno, syscall};
 /// A set of signals, bit `signal - 1`.
 pub type Mask = u64;
 
+/// How a mask is changed: set as a whole.
+pub const SIG_SETMASK: i32 = libc::SIG_SETMASK;
+
 /// The bit of one signal.
 pub const fn bit(signal: i32) -> Mask {
     1 << (signal - 1)

@@ -266,6 +266,14 @@ pub fn id() -> usize {
     id
 }
 
+/// Whether a thread of this process has ended.
+pub fn has_ended(tid: u32) -> bool {
+    let pid = crate::sys::getpid() as usize;
+    // SAFETY: signal 0 only asks.
+    let r = unsafe { syscall(libc::SYS_tgkill, [pid, tid as usize, 0, 0, 0, 0]) };
+    r == Err(Errno::ESRCH)
+}
+
 /// Kernel id of the calling thread.
 pub fn gettid() -> u32 {
     // SAFETY: no arguments.

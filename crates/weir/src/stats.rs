@@ -83,8 +83,8 @@ counters! {
     calls_trapped "weir_calls_trapped",
     /// Of these, calls that the table does not know.
     calls_unknown "weir_calls_unknown",
-    /// Of these, calls that transferred less because their buffer exceeds a call's share.
-    calls_shortened "weir_calls_shortened",
+    /// Of these, calls made in pieces because their buffers exceed a call's share.
+    calls_in_pieces "weir_calls_in_pieces",
     /// Pages brought in for system calls.
     in_for_calls "weir_in_for_calls",
     /// Page-moving system calls.

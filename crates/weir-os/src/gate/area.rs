@@ -26,10 +26,12 @@ pub struct Area {
     pub copies: [AtomicU64; 2],
     /// Signals that Weir sends again, with what came with them the first time.
     pub again: AtomicU64,
+    /// The thread's kernel id once asked for, with its process's: a child of `fork` has others.
+    ids: AtomicU64,
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
-    buffer: [AtomicU64; 124],
+    buffer: [AtomicU64; 123],
 }
 const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// As the assembly below has it.
@@ -59,7 +61,23 @@ impl Area {
         self.infos[usize::from(number == libc::SIGSYS)].as_ptr().cast_mut().cast()
     }
 
-    /// The thread's room for copies, 992 bytes.
+    /// Kernel id of the calling thread, whose area this is.
+    pub fn kernel_id(&self) -> u32 {
+        let known = self.ids.load(Ordering::Relaxed) as u32;
+        if known != 0 {
+            return known;
+        }
+        let tid = crate::thread::gettid();
+        self.ids.store(u64::from(tid), Ordering::Relaxed);
+        tid
+    }
+
+    /// In the child of a fork, whose only thread has another id than before.
+    pub fn forget_id(&self) {
+        self.ids.store(0, Ordering::Relaxed);
+    }
+
+    /// The thread's room for copies, 984 bytes.
     pub fn buffer(&self) -> *mut u8 {
         self.buffer.as_ptr().cast_mut().cast()
     }

@@ -3,7 +3,7 @@
 
 pub mod area;
 pub mod filter;
-pub mod shorten;
+pub mod pieces;
 pub mod stubs;
 pub mod table;
 

@@ -17,8 +17,10 @@
 //! its own, leave by `longjmp`, or switch stacks. What a done call had pinned is released by whoever
 //! looks next.
 
+use super::area::Area;
 use crate::mem::{Line, Mapping, PAGE_BYTES, protect};
 use crate::sys::{self, Errno};
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Calls with managed pointers that can be under way at once.
@@ -43,6 +45,7 @@ mod word {
     pub const STATE: usize = 0;
     pub const PINS: usize = 1;
     pub const NUMBER: usize = 2;
+    pub const KERNEL_ID: usize = 3;
     pub const BACK: usize = 0;
     pub const THREAD: usize = 1;
     pub const STACK: usize = 2;
@@ -53,8 +56,9 @@ const STATE_OFFSET: usize = core::mem::offset_of!(Line, w32) + 4 * word::STATE;
 /// The stubs and their rows.
 #[derive(Debug)]
 pub struct Stubs {
-    code: Mapping,
-    rows: Mapping,
+    /// Never unmapped: a thread may be asleep in a call that it made at the door.
+    code: ManuallyDrop<Mapping>,
+    rows: ManuallyDrop<Mapping>,
 }
 
 impl Drop for Stubs {
@@ -83,6 +87,8 @@ pub struct Call {
     pub thread: usize,
     /// Its stack pointer at the call.
     pub stack: usize,
+    /// The thread's kernel id.
+    pub tid: u32,
 }
 
 impl Stubs {
@@ -95,7 +101,7 @@ impl Stubs {
         let rows = Mapping::reserve(at + CODE_BYTES, STUBS * size_of::<Line>())?;
         code.name(c"weir-gate");
         rows.name(c"weir-gate-rows");
-        let stubs = Stubs { code, rows };
+        let stubs = Stubs { code: ManuallyDrop::new(code), rows: ManuallyDrop::new(rows) };
         // SAFETY: our own mappings; the code is written before it becomes executable, and nobody
         // knows its address yet.
         unsafe {
@@ -200,17 +206,14 @@ impl Stubs {
     }
 
     /// Visits the calls under way; `f` says whether a call can never return (its thread is gone, or
-    /// has left it by a long jump): its pins are then taken from it, but its stub stays retired.
+    /// has left it by a long jump): its stub is then free, and what it had pinned is released.
     pub fn each_active(&self, mut f: impl FnMut(Call) -> bool, release: &mut dyn FnMut(u32)) {
         for i in 0..STUBS {
             if self.state(i).load(Ordering::Acquire) != ACTIVE {
                 continue;
             }
             if f(self.describe(i)) {
-                let pins = self.row(i).w32[word::PINS].swap(0, Ordering::AcqRel);
-                if pins != 0 {
-                    release(pins);
-                }
+                self.abandon(i, release);
             }
         }
     }
@@ -224,11 +227,6 @@ impl Stubs {
         }
     }
 
-    /// Takes the stub of a call whose thread has ended.
-    pub fn bury(&self, index: usize) {
-        self.state(index).store(FREE, Ordering::Release);
-    }
-
     fn describe(&self, i: usize) -> Call {
         let row = self.row(i);
         Call {
@@ -237,6 +235,7 @@ impl Stubs {
             number: row.w32[word::NUMBER].load(Ordering::Relaxed),
             thread: row.w64[word::THREAD].load(Ordering::Relaxed) as usize,
             stack: row.w64[word::STACK].load(Ordering::Relaxed) as usize,
+            tid: row.w32[word::KERNEL_ID].load(Ordering::Relaxed),
         }
     }
 
@@ -282,6 +281,7 @@ impl Stub<'_> {
         let row = self.row();
         row.w32[word::PINS].store(pins, Ordering::Relaxed);
         row.w32[word::NUMBER].store(number, Ordering::Relaxed);
+        row.w32[word::KERNEL_ID].store(Area::current().kernel_id(), Ordering::Relaxed);
         let set = |w: &AtomicU64, v: usize| w.store(v as u64, Ordering::Relaxed);
         set(&row.w64[word::BACK], back);
         set(&row.w64[word::THREAD], thread);
@@ -356,14 +356,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_can_never_return_loses_its_pins_but_not_its_stub() {
+    fn a_call_that_can_never_return_gives_up_its_stub_and_its_pins() {
         let stubs = Stubs::new(SPACE + (16 << 32)).unwrap();
         stubs.claim(0, &mut |_| {}).unwrap().ready(5, 1, 9, 77, 88);
         let mut released = 0;
         stubs.each_active(|c| (c.thread, c.stack, c.number) == (77, 88, 1), &mut |p| released = p);
         assert_eq!(released, 9);
-        assert_eq!(stubs.claim(0, &mut |_| {}).unwrap().index, 1);
-        stubs.bury(0);
         assert_eq!(stubs.claim(0, &mut |_| {}).unwrap().index, 0);
     }
 }

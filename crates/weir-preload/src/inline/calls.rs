@@ -7,6 +7,7 @@ use crate::state::{self, Weir};
 use crate::map;
 use core::ffi::c_void;
 use weir::engine::gate::{Passage, Trapped};
+use weir_os::gate::filter::TRAP_MARK;
 use weir_os::gate::table::pointer_args;
 use weir_os::signal::Mask;
 
@@ -25,7 +26,9 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         let nr = info.cast::<u8>().add(NUMBER_OFFSET).cast::<i32>().read();
         ((*info).si_code, nr as u32 as usize, Context::new(raw))
     };
-    if code != SYS_SECCOMP {
+    // SAFETY: as above.
+    let mark = unsafe { (*info).si_errno };
+    if code != SYS_SECCOMP || mark != i32::from(TRAP_MARK) && state::engine().is_none_or(|e| !repeats(e, context.ip())) {
         return deliver::deliver(number, info, &mut context);
     }
     let Some(e) = state::engine() else { return deliver::deliver(number, info, &mut context) };
@@ -45,18 +48,26 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     if !managed {
         return deliver::deliver(number, info, &mut context);
     }
+    let call = Trapped { nr, args, back: context.ip(), stack: context.sp() };
     match emulate(e, nr as i64, args, &mut context) {
         Some(result) => context.set_result(result),
-        None => match e.pass(Trapped { nr, args, back: context.ip(), stack: context.sp() }) {
-            Passage::Made(result) => context.set_result(result),
-            Passage::Stub(at, nr, args) => {
-                context.set_args(args);
+        None => match e.pass(call) {
+            Passage::Stub(at) => {
                 context.set_result(nr as isize);
                 context.set_ip(at);
+            }
+            Passage::Pieces => {
+                let mask = *context.mask();
+                context.set_result(e.make_in_pieces(call, mask));
             }
         },
     }
     stacks::tend(e, &mut context);
+}
+
+/// Whether an instruction pointer lies in a stub.
+fn repeats(e: &Weir, ip: usize) -> bool {
+    e.stubs().is_some_and(|s| s.index_of(ip).is_some())
 }
 
 /// Calls that Weir answers itself: about memory, and about the signals that it keeps.

@@ -29,13 +29,6 @@ impl Context<'_> {
             .map(|r| self.reg(r))
     }
 
-    /// Changes those that differ.
-    pub fn set_args(&mut self, args: [usize; 6]) {
-        let regs = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
-        for (r, v) in regs.into_iter().zip(args) {
-            self.set(r, v);
-        }
-    }
 
     /// Instruction pointer.
     pub fn ip(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The program's own SIGBUS and SIGSYS: what it set, and its handlers' turn.
 
 use super::context::Context;
-use super::{ALL, OURS};
+use super::{ALL, OURS, taken};
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use weir_os::gate::area::Area;
@@ -21,7 +21,9 @@ fn cell(number: i32) -> &'static Mutex<Action> {
 /// What the program has set for SIGBUS or SIGSYS.
 pub fn action(number: i32) -> Action {
     let signals = weir_os::thread::block_signals();
+    let inside = super::stacks::section();
     let found = cell(number).lock().map_or(Action::default(), |a| *a);
+    drop(inside);
     weir_os::thread::restore_signals(signals);
     found
 }
@@ -32,8 +34,13 @@ pub fn set_action(number: i32, new: Action) -> Action {
         // Ignoring a signal discards one that waits.
         Area::current().pending.fetch_and(!bit(number), Ordering::Relaxed);
     }
+    if taken() && !super::is_owner() {
+        return action(number); // a child of `vfork`: its parent's actions are not its to change
+    }
     let signals = weir_os::thread::block_signals();
+    let inside = super::stacks::section();
     let old = cell(number).lock().map_or(Action::default(), |mut a| core::mem::replace(&mut a, new));
+    drop(inside);
     weir_os::thread::restore_signals(signals);
     old
 }

@@ -87,6 +87,10 @@ pub unsafe extern "C" fn sigaction(
     if !taken() || !(1..SIGNALS as c_int).contains(&number) {
         return next(act, old);
     }
+    if !super::is_owner() {
+        // A child of `vfork`: what it sets is the kernel's, not in the tables that it shares.
+        return next(act, old);
+    }
     if is_ours(number) {
         // SAFETY: valid when not null, says the caller.
         unsafe {

@@ -11,7 +11,7 @@ use weir_os::gate::area::Area;
 use weir_os::signal;
 use weir_os::stack::Stack;
 use weir_os::sys::Errno;
-use weir_os::thread;
+use weir_os::thread::{self, has_ended};
 
 /// An alternate stack of ours. A program's handlers with SA_ONSTACK may run on it: room for them.
 const STACK_BYTES: usize = 256 << 10;
@@ -41,6 +41,10 @@ fn enough() -> usize {
 /// An unused stack of ours for the calling thread: (address, bytes). Threads that have ended give
 /// theirs back here.
 fn claim() -> Option<(usize, usize)> {
+    if !super::is_owner() {
+        return None; // the parent's threads have not ended, they are another process's
+    }
+    let _inside = section();
     let me = thread::gettid();
     let mut ours = OURS.lock().ok()?;
     if let Some((stack, owner)) = ours.iter_mut().find(|(_, tid)| *tid == me || *tid == 0 || has_ended(*tid)) {
@@ -51,13 +55,6 @@ fn claim() -> Option<(usize, usize)> {
     let extent = stack.extent();
     ours.push((stack, me));
     Some(extent)
-}
-
-fn has_ended(tid: u32) -> bool {
-    let pid = weir_os::sys::getpid() as usize;
-    // SAFETY: signal 0 only asks.
-    let r = unsafe { weir_os::sys::syscall(libc::SYS_tgkill, [pid, tid as usize, 0, 0, 0, 0]) };
-    r == Err(Errno::ESRCH)
 }
 
 /// At the end of a handler: the interrupted thread gets an alternate stack if it has none, and if it
@@ -79,18 +76,31 @@ pub fn tend(engine: &Weir, context: &mut Context<'_>) {
 }
 
 fn keep_stack(engine: &Weir, sp: usize) {
-    let Ok(mut ring) = HEAP_STACKS.lock() else { return };
     let near = |&(lo, hi, _): &(usize, usize, u32)| sp >= lo + BELOW_BYTES / 4 && sp < hi;
-    if ring.rows.iter().any(near) {
-        return;
+    {
+        let _inside = section();
+        let Ok(ring) = HEAP_STACKS.lock() else { return };
+        if ring.rows.iter().any(near) {
+            return;
+        }
     }
     let (lo, hi) = (sp.saturating_sub(BELOW_BYTES), sp + ABOVE_BYTES);
     let (lo, hi) = engine.clip_to_mapped(lo, hi, sp);
-    let at = ring.next;
-    ring.next = (at + 1) % KEPT;
-    let former = core::mem::replace(&mut ring.rows[at], (0, 0, 0));
+    // Not under the lock: this waits while a fork is under way.
+    let row = (lo, hi, engine.pin_range(lo, hi - lo));
+    let former = {
+        let _inside = section();
+        let Ok(mut ring) = HEAP_STACKS.lock() else { return };
+        let at = ring.next;
+        ring.next = (at + 1) % KEPT;
+        core::mem::replace(&mut ring.rows[at], row)
+    };
     engine.unpin_range(former.2);
-    ring.rows[at] = (lo, hi, engine.pin_range(lo, hi - lo));
+}
+
+/// While it lives no fork begins, so that no lock of this library is held in a child.
+pub fn section() -> Option<weir::engine::inline::Section<'static>> {
+    state::engine().map(|e| e.section())
 }
 
 /// What pins the stacks that the program gave to threads, with the threads' kernel ids.
@@ -100,16 +110,7 @@ static GIVEN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 /// the thread has an alternate stack from the start.
 pub fn on_given_stack(pins: u32) {
     let signals = thread::block_signals();
-    if let (Ok(mut given), Some(e)) = (GIVEN.lock(), state::engine()) {
-        given.retain(|(chain, tid)| {
-            let ended = has_ended(*tid);
-            if ended {
-                e.unpin_range(*chain);
-            }
-            !ended
-        });
-        given.push((pins, thread::gettid()));
-    }
+    keep_for_thread(pins);
     if let Some((at, bytes)) = claim() {
         let stack = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: bytes };
         // SAFETY: a stack of ours.
@@ -118,6 +119,27 @@ pub fn on_given_stack(pins: u32) {
         }
     }
     thread::restore_signals(signals);
+}
+
+/// Keeps pins until the calling thread has ended; lets go of those of ended threads.
+fn keep_for_thread(pins: u32) {
+    let Some(e) = state::engine() else { return };
+    let mut over: Vec<u32> = Vec::new();
+    {
+        let _inside = section();
+        let Ok(mut given) = GIVEN.lock() else { return };
+        given.retain(|(chain, tid)| {
+            let ended = has_ended(*tid);
+            if ended {
+                over.push(*chain);
+            }
+            !ended
+        });
+        if pins != 0 {
+            given.push((pins, thread::gettid()));
+        }
+    }
+    over.into_iter().for_each(|chain| e.unpin_range(chain));
 }
 
 /// In the child of a fork: nobody else has a stack, and other threads' are free.
@@ -212,7 +234,20 @@ fn pin_stack(area: &Area, range: Option<(usize, usize)>) {
         Some((at, len)) if e.touches(at, len) => e.pin_range(at, len),
         _ => 0,
     };
-    e.unpin_range(area.stack_pins.swap(u64::from(chain), Ordering::Relaxed) as u32);
+    let former = area.stack_pins.swap(u64::from(chain), Ordering::Relaxed) as u32;
+    if former != 0 {
+        forget(former);
+        e.unpin_range(former);
+    }
+    keep_for_thread(chain);
+}
+
+/// Pins that are let go of before their thread's end.
+fn forget(pins: u32) {
+    let _inside = section();
+    if let Ok(mut given) = GIVEN.lock() {
+        given.retain(|(chain, _)| *chain != pins);
+    }
 }
 
 /// What the program set while the kernel has a stack of ours.

@@ -32,7 +32,7 @@ impl Caller for Look<'_> {
 }
 
 /// Makes a call whose tables name managed memory; `None` when they do not.
-fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
+pub fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
     let engine = state::engine().filter(|_| taken())?;
     let stubs = engine.stubs()?;
     let mut look = Look { engine, managed: false };
@@ -46,9 +46,14 @@ fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
     let passage = engine.pass(call);
     thread::restore_signals(signals);
     let result = match passage {
-        Passage::Made(result) => result,
         // SAFETY: the program's own call, its buffers in place.
-        Passage::Stub(at, nr, args) => unsafe { stubs.call(at, nr, args) },
+        Passage::Stub(at) => unsafe { stubs.call(at, nr as usize, args) },
+        Passage::Pieces => {
+            let mask = thread::block_signals();
+            let r = engine.make_in_pieces(call, mask);
+            thread::restore_signals(mask);
+            r
+        }
     };
     Some(match result {
         -4095..0 => {
@@ -155,6 +160,11 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     static NEXT: Next = Next::new(c"syscall");
+    const WORDS: usize = size_of::<u64>();
+    if taken() && nr == libc::SYS_rt_sigprocmask && d == WORDS {
+        // SAFETY: the program's sets, of which eight bytes count.
+        return unsafe { super::masks::sigprocmask(a as c_int, b as *const _, c as *mut _) } as c_long;
+    }
     if table::table_args(nr as usize) != 0
         && let Some(r) = gated(nr, [a, b, c, d, e, f])
     {

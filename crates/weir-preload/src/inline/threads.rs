@@ -16,6 +16,9 @@ type Create = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
+/// Pinned at the top of a given stack.
+const TOP_BYTES: usize = 64 << 10;
+
 /// What the new thread needs to know.
 struct Begin {
     start: Start,
@@ -73,7 +76,8 @@ unsafe fn pin_given_stack(attr: *const libc::pthread_attr_t) -> u32 {
         return 0;
     }
     match state::owner(at as usize) {
-        Some(e) => e.pin_range(at as usize, len),
+        // libc's control block and the first frames: what is below has an alternate stack beside it.
+        Some(e) => e.pin_range(at as usize + len - len.min(TOP_BYTES), len.min(TOP_BYTES)),
         None => 0,
     }
 }

@@ -8,14 +8,16 @@ use super::Engine;
 use super::inline::Inline;
 use crate::fault::{self, Required};
 use crate::page::PageId;
+use crate::page::pins::PINS;
 use crate::reclaim::compress::Bench;
 use crate::stats;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{Caller, Known, visit};
-use weir_os::gate::shorten::shorten;
+use weir_os::gate::pieces::Parts;
 use weir_os::gate::{filter, read_own};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::pager::KernelPager;
+use weir_os::signal::{self, Mask, SIG_SETMASK};
 use weir_os::sys::Errno;
 use weir_os::thread;
 
@@ -35,10 +37,11 @@ pub struct Trapped {
 /// How it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// Jump here, with this number and these arguments.
-    Stub(usize, usize, [usize; 6]),
-    /// It has been made, with this result.
-    Made(isize),
+    /// Jump here.
+    Stub(usize),
+    /// It cannot be made in one go (its buffers exceed a call's share, or all stubs are in use): see
+    /// [`Engine::make_in_pieces`].
+    Pieces,
 }
 
 /// Why inline mode cannot be had.
@@ -74,16 +77,16 @@ impl Engine<KernelPager> {
 
     /// Brings in and pins what a trapped call needs. Signals are blocked.
     pub fn pass(&self, call: Trapped) -> Passage {
-        let mut passage = Passage::Made(-(Errno::ENOMEM.0 as isize));
+        let mut passage = Passage::Pieces;
         self.at_desk(|_, bench| passage = self.pass_at_desk(call, bench));
         passage
     }
 
     fn pass_at_desk(&self, call: Trapped, bench: &mut Bench) -> Passage {
         stats::add(&self.core.stats.calls_trapped, 1);
-        let Some(stubs) = self.stubs() else { return Passage::Made(-(Errno::ENOSYS.0 as isize)) };
-        let thread = thread::id();
-        let mut caller = CallPins { engine: self, bench, chain: 0, left: self.pages_for_a_call(), short: None };
+        let Some(stubs) = self.stubs() else { return Passage::Pieces };
+        self.harvest_calls_if_many();
+        let mut caller = CallPins::new(self, bench, self.pages_for_a_call());
         // A table that cannot be read is the kernel's to refuse: it knows the right error.
         let known = visit(call.nr, &call.args, &mut caller);
         if known == Ok(Known::Unknown) {
@@ -91,42 +94,65 @@ impl Engine<KernelPager> {
             caller.around_pointers(&call.args);
         }
         let (chain, short) = (caller.chain, caller.short);
-        let (mut nr, mut args) = (call.nr, call.args);
-        if let Some(bytes) = short {
-            match shorten(&mut nr, &mut args, bytes) {
-                true => stats::add(&self.core.stats.calls_shortened, 1),
-                false => {
-                    self.core.pins.release(chain);
-                    return Passage::Made(-(Errno::ENOMEM.0 as isize));
-                }
-            }
+        let me = thread::id();
+        if !short && let Some(stub) = stubs.claim(me, &mut |pins| self.core.pins.release(pins)) {
+            return Passage::Stub(stub.ready(call.back, call.nr as u32, chain, me, call.stack));
         }
+        self.core.pins.release(chain);
+        stats::add(&self.core.stats.calls_in_pieces, 1);
+        Passage::Pieces
+    }
+
+    /// Makes a call whose buffers are too large to be pinned at once, a piece at a time, where pieces
+    /// are what the kernel itself might have done; ENOMEM otherwise. `mask` is the program's, for
+    /// while the kernel waits. Returns the kernel's result.
+    pub fn make_in_pieces(&self, call: Trapped, mask: Mask) -> isize {
+        let mut done = 0;
+        let mut parts = Parts::of(call.nr, &call.args);
         loop {
-            if let Some(stub) = stubs.claim(thread, &mut |pins| self.core.pins.release(pins)) {
-                let at = stub.ready(call.back, nr as u32, chain, thread, call.stack);
-                return Passage::Stub(at, nr, args);
+            let share = self.pages_for_a_call() as usize * PAGE_BYTES;
+            let Some(piece) = parts.next(done, share) else {
+                return if parts.known() { done as isize } else { -(Errno::ENOMEM.0 as isize) };
+            };
+            let chain = self.pin_range(piece.addr, piece.len);
+            let before = signal::change_mask(SIG_SETMASK, Some(mask));
+            let r = weir_os::gate::pieces::make(&piece);
+            let _ = before.and_then(|m| signal::change_mask(SIG_SETMASK, Some(m)));
+            self.unpin_range(chain);
+            match r {
+                n if n < 0 => return if done > 0 { done as isize } else { n },
+                n => done += n as usize,
             }
-            thread::yield_now();
+            if (r as usize) < piece.len || piece.last {
+                return done as isize;
+            }
         }
     }
 
     /// Pages that one more call may pin: a share of what is left, so that several can be under way.
     fn pages_for_a_call(&self) -> u32 {
         let most = self.core.frames.limit() / 2;
-        (most.saturating_sub(self.core.pins.pages()) / 2).max(32)
+        (most.saturating_sub(self.core.pins.pages()) / 2).max(1)
+    }
+
+    /// Before pins get short.
+    fn harvest_calls_if_many(&self) {
+        if self.core.pins.pages() > self.core.frames.limit() / 16 || self.core.pins.ranges() > PINS as u32 / 2 {
+            self.harvest_calls();
+        }
     }
 
     /// Makes the pages of a byte range resident; they are pinned already. False when the range is
     /// not all mapped memory of the program.
     fn bring_pinned(&self, bench: &mut Bench, start: u32, end: u32) {
-        super::each_block(start, end, |block, mask| {
+        super::each_block(start, end, |block, mut mask| {
             let mut patience = super::threads::Patience::default();
             loop {
                 match fault::require(&self.core, block, mask) {
                     Required::Ready => return,
                     Required::Lost(index) => {
                         self.report_lost(block.page(index));
-                        return;
+                        mask &= !(1 << index);
                     }
                     Required::NoFrames => self.make_room_or_die(bench, &mut patience),
                 }
@@ -139,8 +165,8 @@ impl Engine<KernelPager> {
     pub fn pin_range(&self, addr: usize, len: usize) -> u32 {
         let mut chain = 0;
         self.at_desk(|_, bench| {
-            let left = self.core.frames.limit() / 2;
-            let mut pins = CallPins { engine: self, bench, chain: 0, left, short: None };
+            let left = (self.core.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(1);
+            let mut pins = CallPins::new(self, bench, left);
             let _ = pins.pin(addr, len);
             chain = pins.chain;
         });
@@ -163,13 +189,23 @@ impl Engine<KernelPager> {
 
     /// Releases what [`Engine::pin_range`] returned.
     pub fn unpin_range(&self, chain: u32) {
-        self.core.pins.release(chain);
+        if chain != 0 {
+            let _inside = self.section();
+            self.core.pins.release(chain);
+        }
     }
 
     /// Releases what calls that have returned had pinned.
     pub(super) fn harvest_calls(&self) {
         if let Some(stubs) = self.stubs() {
             stubs.harvest(&mut |pins| self.core.pins.release(pins));
+        }
+    }
+
+    /// Ends the calls of threads that have ended in them (cancelled, or by a system call of their own).
+    pub(super) fn bury_calls(&self) {
+        if let Some(stubs) = self.stubs() {
+            stubs.each_active(|c| thread::has_ended(c.tid), &mut |pins| self.core.pins.release(pins));
         }
     }
 }
@@ -179,33 +215,48 @@ struct CallPins<'a> {
     engine: &'a Engine<KernelPager>,
     bench: &'a mut Bench,
     chain: u32,
+    /// The pages pinned last: lists of small buffers often stay in them.
+    last: (u32, u32),
     /// Pages it may still pin.
     left: u32,
-    /// Set when a buffer did not fit: so many bytes of it were pinned.
-    short: Option<usize>,
+    /// Something did not fit.
+    short: bool,
 }
 
-impl CallPins<'_> {
-    /// Pins what of a range lies in the managed space and brings it in. Returns the bytes covered.
-    fn pin(&mut self, addr: usize, len: usize) -> Result<usize, Errno> {
+impl<'a> CallPins<'a> {
+    fn new(engine: &'a Engine<KernelPager>, bench: &'a mut Bench, left: u32) -> CallPins<'a> {
+        CallPins { engine, bench, chain: 0, last: (0, 0), left, short: false }
+    }
+
+    /// Pins what of a range lies in the managed space and brings it in.
+    fn pin(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
         let (base, bytes) = self.engine.space();
         let (lo, hi) = (addr.max(base), addr.saturating_add(len).min(base + bytes));
-        if lo >= hi {
-            return Ok(len);
+        if lo >= hi || self.short {
+            return Ok(());
         }
         let (start, mut end) = (self.engine.page_of(lo), self.engine.page_of(hi - 1) + 1);
-        let whole = end - start <= self.left;
-        if !whole {
+        if start >= self.last.0 && end <= self.last.1 {
+            return Ok(());
+        }
+        if end - start > self.left {
+            self.short = true;
             end = start + self.left;
         }
         if end == start {
-            return Ok(0);
+            return Ok(());
         }
-        let pins = &self.engine.core.pins;
-        self.chain = pins.add(PageId(start), end, self.chain).ok_or(Errno::ENOMEM)?;
+        match self.engine.core.pins.add(PageId(start), end, self.chain) {
+            Some(chain) => self.chain = chain,
+            None => {
+                self.short = true;
+                return Ok(());
+            }
+        }
+        self.last = (start, end);
         self.left -= end - start;
         self.engine.bring_pinned(self.bench, start, end);
-        Ok(if whole { len } else { self.engine.addr_of(end) - lo })
+        Ok(())
     }
 
     /// For a call that the table does not know: what lies behind each pointer, as far as a few pages.
@@ -222,34 +273,23 @@ impl Caller for CallPins<'_> {
         if self.engine.touches(addr, out.len()) {
             self.pin(addr, out.len())?;
         }
+        if self.short {
+            return Err(Errno::EAGAIN); // what is missing would look unreadable
+        }
         read_own(addr, out)
     }
 
     fn buffer(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
-        let done = self.pin(addr, len)?;
-        if done < len && self.short.is_none() {
-            self.short = Some(done);
-        }
-        Ok(())
+        self.pin(addr, len)
     }
 }
 
 impl Inline {
     /// In the child of a fork: calls of other threads are not the child's.
     pub(super) fn forget_calls(&self, mine: usize, release: &mut dyn FnMut(u32)) {
-        let Some(stubs) = self.stubs.get() else { return };
-        let mut gone = [0u64; weir_os::gate::stubs::STUBS / 64];
-        stubs.each_active(
-            |c| {
-                let other = c.thread != mine;
-                gone[c.index / 64] |= u64::from(other) << (c.index % 64);
-                other
-            },
-            release,
-        );
-        for i in (0..weir_os::gate::stubs::STUBS).filter(|i| gone[i / 64] >> (i % 64) & 1 == 1) {
-            stubs.bury(i);
+        weir_os::gate::area::Area::current().forget_id();
+        if let Some(stubs) = self.stubs.get() {
+            stubs.each_active(|c| c.thread != mine, release);
         }
     }
 }
-

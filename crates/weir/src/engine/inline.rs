@@ -99,6 +99,12 @@ impl Default for Inline {
     }
 }
 
+/// A stay inside the engine's gate.
+#[derive(Debug)]
+pub struct Section<'a> {
+    _inside: Option<crate::sync::Inside<'a>>,
+}
+
 /// What the handler does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -136,6 +142,12 @@ impl Engine<KernelPager> {
         verdict
     }
 
+    /// While it lives no fork begins; the thread that forks is let in. Signals are blocked.
+    pub fn section(&self) -> Section<'_> {
+        let closed_by_me = self.inline.closer.load(Ordering::Relaxed) == thread::id();
+        Section { _inside: (!closed_by_me).then(|| self.gate.enter()) }
+    }
+
     pub(super) fn keep_gate(&self, _gate: GateHalf) {
         #[cfg(target_arch = "x86_64")]
         if let Some(stubs) = _gate.stubs {
@@ -151,8 +163,7 @@ impl Engine<KernelPager> {
     /// Calls `f` inside the gate, on a stack of ours, with a workbench.
     pub(super) fn at_desk(&self, mut f: impl FnMut(usize, &mut Bench)) {
         let me = thread::id();
-        let closed_by_me = self.inline.closer.load(Ordering::Relaxed) == me;
-        let _inside = (!closed_by_me).then(|| self.gate.enter());
+        let _inside = self.section();
         let first = (me >> 12) % DESKS;
         loop {
             for i in (0..DESKS).map(|i| (first + i) % DESKS) {
@@ -174,7 +185,11 @@ impl Engine<KernelPager> {
     /// Fetches what streams will want next, until the process ends.
     pub fn fetch_ahead_for_ever(&self) -> ! {
         loop {
-            let Some(a) = self.inline.streams.take() else {
+            let next = {
+                let _inside = self.gate.enter();
+                self.inline.streams.take()
+            };
+            let Some(a) = next else {
                 self.inline.streams.wait();
                 continue;
             };

@@ -67,25 +67,28 @@ impl Engine<KernelPager> {
 
 /// Reserves as much address space as may be had: less under RLIMIT_AS or strict overcommit.
 fn reserve_space(budget: u64, intake: Intake) -> Result<(Mapping, GateHalf), StartError> {
-    let mut len = SPACE_BYTES_MAX;
     let mut last = Errno::ENOMEM;
-    while len >= budget * SPACE_PER_BUDGET_MIN {
-        for base in space_bases(intake) {
-            // Before the space itself: a filter inherited from a parent under Weir lets system calls
-            // about the space pass from the gate only.
-            let gate = match GateHalf::at(base, intake) {
-                Ok(gate) => gate,
-                Err(e) => {
-                    last = e;
-                    continue;
-                }
-            };
+    for base in space_bases(intake) {
+        // Before the space itself: a filter inherited from a parent under Weir lets system calls
+        // about the space pass from the gate only.
+        let gate = match GateHalf::at(base, intake) {
+            Ok(gate) => gate,
+            Err(e) => {
+                last = e;
+                continue;
+            }
+        };
+        let mut len = SPACE_BYTES_MAX;
+        while len >= budget * SPACE_PER_BUDGET_MIN {
             match Mapping::reserve(base, len as usize) {
                 Ok(m) => return Ok((m, gate)),
                 Err(e) => last = e,
             }
+            if last == Errno::EEXIST {
+                break;
+            }
+            len /= 2;
         }
-        len /= 2;
     }
     Err(StartError::AddressSpace(last))
 }

@@ -153,7 +153,9 @@ impl Engine<KernelPager> {
         say(format_args!(
             "the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"
         ));
-        let _ = Pager::poison(&self.core.pager, page);
+        if Pager::poison(&self.core.pager, page).pages == 0 {
+            fatal(format_args!("and this kernel cannot make it so: the program ends"));
+        }
         Pager::wake(&self.core.pager, page, 1);
     }
 
@@ -206,13 +208,15 @@ impl Engine<KernelPager> {
     }
 
     fn housekeeping(&self, idle: bool) {
+        let _inside = self.gate.enter();
         #[cfg(target_arch = "x86_64")]
         self.harvest_calls();
-        let _inside = self.gate.enter();
         self.core.frames.shed_excess(&self.core.pager);
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
         }
+        #[cfg(target_arch = "x86_64")]
+        self.bury_calls();
         if let Some(chore) = self.inline.chore.get() {
             chore();
         }

@@ -81,6 +81,11 @@ impl Pins {
         }
     }
 
+    /// Ranges pinned now.
+    pub fn ranges(&self) -> u32 {
+        self.ranges.load(Ordering::Relaxed)
+    }
+
     /// Pages pinned now.
     pub fn pages(&self) -> u32 {
         self.pages.load(Ordering::Relaxed)

@@ -257,7 +257,7 @@ pub(super) static ROWS: [Row; 383] = [
     plain(200, "tkill"),
     call(201, "time", &[LONG]),
     multi(202, "futex", D::Futex, &[By, N, N, By, By]),
-    call(203, "sched_setaffinity", &[N, N, In(int(1))]),
+    never(203, "sched_setaffinity"), // libc makes it with signals blocked, in a new thread; its buffer is the creator's
     call(204, "sched_getaffinity", &[N, N, Out(int(1))]),
     call(205, "set_thread_area", &[Fix(16)]),
     call(206, "io_setup", &[N, LONG]),
