@@ -5,7 +5,11 @@ fn main() {
     for arg in ["-Wl,-z,initfirst", "-Wl,-Bsymbolic", "-Wl,-z,nodelete"] {
         println!("cargo:rustc-cdylib-link-arg={arg}");
     }
-    cc::Build::new().file("src/inline/exec.c").flag("-std=gnu11").define("_GNU_SOURCE", None).compile("weir_exec");
+    cc::Build::new()
+        .file("src/inline/exec.c")
+        .flag("-std=gnu11")
+        .define("_GNU_SOURCE", None)
+        .compile("weir_exec");
     println!("cargo:rerun-if-changed=src/inline/exec.c");
     println!("cargo:rerun-if-changed=build.rs");
 }

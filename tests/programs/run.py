@@ -8,9 +8,11 @@ A program that is missing is a failure which says what to install: nothing is sk
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
+import pwd
 import re
 import shutil
 import signal
@@ -46,6 +48,56 @@ class Wrong(Exception):
     """The program behaves differently under Weir."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How programs are run: as whom, and which of its ways Weir is made to take (None: its own choice)."""
+
+    pager: str | None = None
+    faults: str | None = None
+    user: int | None = None
+
+    def native(self):
+        """What stands before every program: nothing, or the loss of all privileges."""
+        if self.user is None:
+            return []
+        ids = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
+        # setpriv still looks the program up with the old rights: env does so with the new ones.
+        return ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", "env", "--"]
+
+    def weir(self, budget, stats):
+        """What stands before a program that runs within `budget` bytes and leaves statistics in files `stats`."""
+        prefix = ["env", f"WEIR_PAGER={self.pager}"] if self.pager else []
+        prefix += [str(WEIR), "run", "--quiet", "--memory", str(budget), "--stats", str(stats)]
+        prefix += ["--faults", self.faults] if self.faults else []
+        return [*self.native(), *prefix, "--"]
+
+    def own(self, folder):
+        """Makes the user the owner of a folder and all that is in it."""
+        if self.user is not None:
+            for path in [folder, *folder.rglob("*")]:
+                os.chown(path, self.user, self.user, follow_symlinks=False)
+
+    def check(self):
+        """Raises Broken when the user cannot be had, or cannot reach what the suite runs."""
+        if self.user is None:
+            return
+        if not shutil.which("setpriv"):
+            raise Broken("setpriv not found: install the package util-linux")
+        for path in (WEIR, HERE):
+            command = [*self.native(), "test", "-x", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise Broken(f"user {self.user} cannot use {path}: {done.stderr.strip() or 'no permission'}")
+
+
+def user_id(text):
+    """The number of a user who is named or numbered."""
+    try:
+        return int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"no user {text}") from None
+
+
 def size(text):
     """Bytes of a size such as 24M."""
     number, unit = re.fullmatch(r"(\d+)([KMG]?)", str(text)).groups()
@@ -60,8 +112,8 @@ def human(count):
 class Program:
     """One row of programs.toml at one scale."""
 
-    def __init__(self, row, scale, folder):
-        self.row, self.name, self.folder = row, row["name"], pathlib.Path(folder)
+    def __init__(self, row, scale, folder, way=Way()):
+        self.row, self.name, self.folder, self.way = row, row["name"], pathlib.Path(folder), way
         self.values = {**row.get(scale, {})}
         self.timeout_s = self.values["timeout_s"]
         self.peak = self.setting("peak")
@@ -77,8 +129,12 @@ class Program:
         missing = [tool for tool in self.row.get("needs", []) if not shutil.which(tool)]
         if missing:
             raise Broken(f"{', '.join(missing)} not found: install the package {self.row['packages']}")
-        if any("{venv}" in part for part in self.row["command"]) and not (VENV / "bin/python").exists():
-            raise Broken(f"no Python environment at {VENV}: run `make venv`")
+        if any("{venv}" in part for part in self.row["command"]):
+            python = [*self.way.native(), str(VENV / "bin/python"), "-c", ""]
+            if not (VENV / "bin/python").exists():
+                raise Broken(f"no Python environment at {VENV}: run `make venv`")
+            if subprocess.run(python, capture_output=True, check=False).returncode != 0:
+                raise Broken(f"the Python of {VENV} does not start: make that environment with one that all may run")
 
     def commands(self):
         """The argument vectors, filled in; lists among the values are spliced."""
@@ -87,7 +143,7 @@ class Program:
             "venv": str(VENV / "bin/python"), "root": str(ROOT), **self.values,
         }
         if "needs_python" in self.row:
-            fixed["testpython"] = test_python(tuple(self.row["needs_python"]))
+            fixed["testpython"] = test_python(tuple(self.row["needs_python"]), self.way.native(), self.folder)
         for values in self.runs:
             table = fixed | {str(index): value for index, value in enumerate(values)}
             command = []
@@ -107,6 +163,7 @@ class Program:
     def make_input(self):
         """Writes the input file; the folder is the program's own."""
         inputs.GENERATORS[self.row.get("input", "nothing")](self.folder, self.values.get("amount", 0))
+        self.way.own(self.folder)
 
     def judge_text(self):
         """Raises Wrong when something forbidden was printed, or something required was not."""
@@ -124,14 +181,18 @@ class Program:
                 raise Wrong(hit[0][:300])
 
 
-def test_python(modules):
-    """A Python interpreter that has the given modules of its own test suite."""
+def test_python(modules, prefix, folder):
+    """A Python interpreter that has the given modules of its own test suite, as `prefix` and `folder` will have it run.
+
+    Some of the modules write a file when they are imported.
+    """
     asked = os.environ.get("WEIR_TEST_PYTHON")
     candidates = [asked] if asked else [sys.executable, "python3", "/usr/bin/python3"]
     code = f"import {', '.join(modules)}, sys; print(sys.executable)"
     for candidate in candidates:
         try:
-            found = subprocess.run([candidate, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+            command = [*prefix, candidate, "-c", code]
+            found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
         except OSError:
             continue
         if found.returncode == 0:
@@ -146,6 +207,8 @@ def run_one(program, command, prefix, budget):
     """Runs one command in the program's folder; returns (status, seconds, sampler findings or None)."""
     folder = program.folder
     env = {**os.environ, **program.row.get("env", {}), "TMPDIR": str(folder)}
+    if program.way.user is not None:
+        env["HOME"] = str(folder)
     with open(folder / "stdout", "ab") as out, open(folder / "stderr", "ab") as err:
         began = time.monotonic()
         child = subprocess.Popen(
@@ -200,18 +263,16 @@ def run_all(program, prefix, budget=None):
 def natively(program):
     """A native run; its failure is the program's, not Weir's."""
     try:
-        return run_all(program, [])
+        return run_all(program, program.way.native())
     except Wrong as wrong:
         raise Broken(f"fails without Weir: {wrong}") from wrong
 
 
-def under_weir(program, budget, pager, sampled):
+def under_weir(program, budget, sampled):
     """A run under `weir run`; adds the statistics of all its processes, the largest where it is a peak."""
     for old in program.folder.glob("stats.*"):
         old.unlink()
-    prefix = [str(WEIR), "run", "--quiet", "--memory", str(budget), "--stats", str(program.folder / "stats.%p"), "--"]
-    if pager:
-        prefix = ["env", f"WEIR_PAGER={pager}", *prefix]
+    prefix = program.way.weir(budget, program.folder / "stats.%p")
     mark, seconds, findings = run_all(program, prefix, budget if sampled else None)
     stats = {}
     for path in program.folder.glob("stats.*"):
@@ -259,10 +320,9 @@ def check(program, options, conflicts):
             if changed := compare.differences(native, again):
                 raise Broken(f"two native runs differ: {'; '.join(changed[:6])}")
         else:
-            row["peak"] = size(program.peak) if program.peak else measure(program, options.pager, native)
+            row["peak"] = size(program.peak) if program.peak else measure(program, native)
             row["budget"] = program.budget(row["peak"])
-            ran = under_weir(program, row["budget"], options.pager, sampled=True)
-            mark, row["weir_s"], row["stats"], row["sampler"] = ran
+            mark, row["weir_s"], row["stats"], row["sampler"] = under_weir(program, row["budget"], sampled=True)
             judge(program, row, conflicts, native, mark)
             if row["sampler"]["samples"] == 0 and not program.row.get("must_fault", True):
                 row["reason"] = "never needed the engine"
@@ -274,9 +334,9 @@ def check(program, options, conflicts):
     return row
 
 
-def measure(program, pager, native):
+def measure(program, native):
     """Peak managed bytes of a run that its budget does not limit; the answer must be right there too."""
-    mark, _, stats, _ = under_weir(program, MEASURING_BUDGET, pager, sampled=False)
+    mark, _, stats, _ = under_weir(program, MEASURING_BUDGET, sampled=False)
     if changed := compare.differences(native, mark):
         raise Wrong(f"already with {MEASURING_BUDGET}: {'; '.join(changed[:6])}")
     return stats["weir_peak_managed_bytes"]
@@ -310,6 +370,8 @@ def arguments():
     parser.add_argument("--only", action="append", metavar="NAME", help="run this program (may be repeated)")
     parser.add_argument("--scale", choices=("small", "full"), default="small")
     parser.add_argument("--pager", choices=("move", "copy"), help="force one of the two ways to move pages")
+    parser.add_argument("--faults", choices=("auto", "inline", "thread"), help="force one of the two ways to serve faults")
+    parser.add_argument("--user", type=user_id, metavar="NAME|UID", help="run everything as this user, without capabilities")
     parser.add_argument("--native-only", action="store_true", help="run natively twice and compare")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--exact", action="store_true", help="stop the program for every reading of its RAM")
@@ -332,6 +394,11 @@ def main():
         sys.exit(f"programs: no such program: {', '.join(sorted(unknown))}")
     if not options.native_only and not os.access(WEIR, os.X_OK):
         sys.exit(f"programs: {WEIR} not found: run `make build` or set WEIR_BIN")
+    way = Way(options.pager, options.faults, options.user)
+    try:
+        way.check()
+    except Broken as reason:
+        sys.exit(f"programs: {reason}")
     results = []
     print(HEADER, flush=True)
     for row in rows:
@@ -339,7 +406,7 @@ def main():
             continue
         conflicts = [entry["test"] for entry in data.get("conflict", []) if entry["program"] == row["name"]]
         folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")
-        program = Program(row, options.scale, folder)
+        program = Program(row, options.scale, folder, way)
         program.exact_every = 1 if options.exact else EXACT_EVERY
         result = check(program, options, conflicts)
         results.append(result)

@@ -4,13 +4,16 @@
 """
 
 import argparse
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import compare
+import leftovers
 import run
 import sampler
 
@@ -72,7 +75,7 @@ def row(**changes):
 class Runner(unittest.TestCase):
     """The runner against a `weir` that misbehaves."""
 
-    def judge(self, table_row, back=1, resident=1, before="", after="", conflicts=()):
+    def judge(self, table_row, back=1, resident=1, before="", after="", conflicts=(), way=run.Way()):
         """Runs one row and returns (result, reason)."""
         with tempfile.TemporaryDirectory() as folder:
             weir = pathlib.Path(folder) / "fake-weir"
@@ -82,8 +85,8 @@ class Runner(unittest.TestCase):
             work.mkdir()
             kept, run.WEIR = run.WEIR, weir
             try:
-                options = argparse.Namespace(native_only=False, pager=None)
-                result = run.check(run.Program(table_row, "small", work), options, list(conflicts))
+                options = argparse.Namespace(native_only=False)
+                result = run.check(run.Program(table_row, "small", work, way), options, list(conflicts))
             finally:
                 run.WEIR = kept
         return result["result"], result["reason"]
@@ -147,6 +150,91 @@ class Runner(unittest.TestCase):
         result, reason = self.judge(row(), conflicts=["test_gone"])
         self.assertEqual(result, "wrong")
         self.assertIn("test_gone", reason)
+
+
+class Ways(unittest.TestCase):
+    """As whom and by which of Weir's ways programs run."""
+
+    NOBODY = 65534
+
+    def test_forced_ways_are_told_to_weir(self):
+        words = run.Way(pager="copy", faults="inline").weir(1 << 24, "stats.%p")
+        self.assertEqual(words[:2], ["env", "WEIR_PAGER=copy"])
+        self.assertEqual(words[words.index("--faults") + 1], "inline")
+        self.assertEqual(words[-1], "--")
+
+    def test_unforced_ways_are_weirs_choice(self):
+        words = run.Way().weir(1 << 24, "stats.%p")
+        self.assertEqual(words[:2], [str(run.WEIR), "run"])
+        self.assertNotIn("--faults", words)
+        self.assertEqual(run.Way().native(), [])
+
+    def test_user_stands_before_weir_too(self):
+        way = run.Way(user=self.NOBODY)
+        words = way.weir(1 << 24, "stats.%p")
+        self.assertEqual(words[: len(way.native())], way.native())
+
+    def test_user_runs_without_privileges_in_a_folder_of_its_own(self):
+        way = run.Way(user=self.NOBODY)
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "in").write_text("input")
+            if os.geteuid() != 0:
+                with self.assertRaises(run.Broken):
+                    way.check()
+                return
+            way.own(folder)
+            script = "id -u; id -G; grep CapEff /proc/self/status; cat in; touch made && echo made"
+            done = subprocess.run(
+                [*way.native(), "sh", "-c", script], cwd=folder, capture_output=True, text=True, check=True
+            )
+        self.assertEqual(
+            done.stdout.split(), ["65534", "65534", "CapEff:", "0" * 16, "inputmade"], done.stderr
+        )
+
+    def test_users_are_named_or_numbered(self):
+        self.assertEqual(run.user_id("root"), 0)
+        self.assertEqual(run.user_id("4711"), 4711)
+        with self.assertRaises(argparse.ArgumentTypeError):
+            run.user_id("no-such-user-here")
+
+
+class Leftovers(unittest.TestCase):
+    """The search for what programs leave behind, with a `weir` that leaves things."""
+
+    def search(self, before, how="exit"):
+        """What is found after a run under a `weir` that first does `before`."""
+        with tempfile.TemporaryDirectory() as folder:
+            weir = pathlib.Path(folder) / "fake-weir"
+            weir.write_text(f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\n{before}\nexec "$@"\n')
+            weir.chmod(0o755)
+            kept, leftovers.WEIR, leftovers.WAIT_S = (leftovers.WEIR, leftovers.WAIT_S), weir, 1
+            try:
+                return leftovers.check(how, None)
+            finally:
+                leftovers.WEIR, leftovers.WAIT_S = kept
+
+    def test_clean_end_passes(self):
+        self.assertEqual(self.search("true"), "")
+
+    def test_process_that_stays_is_found(self):
+        with tempfile.NamedTemporaryFile("r") as note:
+            reason = self.search(f"sleep 60 >/dev/null 2>&1 & echo $! > {note.name}")
+            os.kill(int(note.read()), signal.SIGKILL)
+        self.assertIn("sleep", reason)
+
+    def test_file_that_stays_is_found(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            reason = self.search(f"mktemp {folder}-XXXXXX >/dev/null")
+            for path in pathlib.Path("/dev/shm").glob(f"{pathlib.Path(folder).name}-*"):
+                path.unlink()
+        self.assertIn("file /dev/shm/", reason)
+
+    def test_other_end_than_expected_is_found(self):
+        self.assertIn("expected", self.search("set -- sh -c 'echo ready'", how="abort"))
+
+    def test_program_that_is_not_managed_is_found(self):
+        self.assertIn("does not run under Weir", self.search("true", how="kill"))
 
 
 class Sampling(unittest.TestCase):

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use weir::config::OPTIONS;
+use weir_os::probe::FaultMode;
 
 /// Run programs within a hard RAM budget, in user space.
 #[derive(Debug, Parser)]
@@ -26,7 +27,7 @@ pub enum Command {
     Demo(DemoArgs),
     /// Say what this kernel and these permissions allow, and what would fix the rest
     Doctor(JsonArgs),
-    /// Measure Weir against the kernel's own swap
+    /// Measure Weir against the kernel's own swap, or against the program alone
     Bench(BenchArgs),
     /// Show the settings in force
     Config(ConfigArgs),
@@ -161,6 +162,8 @@ pub enum Scenario {
     Pool(PoolArgs),
     /// A numpy program: fill, sort and scan of an array, three times its size at the peak
     Numpy(NumpyArgs),
+    /// System-call gate of inline faults: what a call costs, past it and through it
+    Gate(GateArgs),
 }
 
 /// Options that all scenarios share.
@@ -192,6 +195,12 @@ impl CommonBenchArgs {
 
 /// `weir bench pool`
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Weir runs once with faults resolved in the faulting thread (inline) and once with a thread that \
+    serves them, each beside the kernel's swap on compressed RAM, with as much RAM as that took. A gain is how many \
+    times better Weir is than the kernel; the target is the gain wanted. Modes that this machine refuses are left \
+    out, see weir doctor."
+)]
 pub struct PoolArgs {
     /// Options of all scenarios.
     #[command(flatten)]
@@ -202,6 +211,37 @@ pub struct PoolArgs {
     /// Seconds per random-access row [default: 2, with --quick 0.5]
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
+    /// Measure Weir in one mode only: inline or thread [default: both]
+    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
+    pub faults: Option<FaultMode>,
+}
+
+fn fault_mode(text: &str) -> Result<FaultMode, String> {
+    let found = FaultMode::ALL.into_iter().find(|mode| mode.name() == text);
+    found.ok_or_else(|| "expected inline or thread".to_owned())
+}
+
+/// `weir bench gate`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each call is made in a loop, natively and under Weir with inline faults, in turn. Calls whose \
+    buffers lie outside managed memory pass a filter in the kernel; those with a buffer in managed memory (here: \
+    resident) are trapped, their buffer is held in place, and they are made again. The price is what Weir adds to a \
+    call. Needs no root."
+)]
+pub struct GateArgs {
+    /// Exact values of all runs as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How often each side runs; medians are shown [default: 5, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: Option<u32>,
+    /// Shorter loops: a smoke test, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+    /// Calls per loop [default: 200000, with --quick 20000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
+    pub calls: Option<u64>,
 }
 
 /// `weir bench numpy`
@@ -224,7 +264,7 @@ pub struct NumpyArgs {
 /// `weir __workload`
 #[derive(Debug, Args)]
 pub struct WorkloadArgs {
-    /// Phases: fill, seqread, randread, randwrite, zipf (each with @THREADS), or demo alone; comma-separated
+    /// Phases: fill, seqread, randread, randwrite, zipf (each with @THREADS), or demo or gate alone; comma-separated
     #[arg(value_delimiter = ',')]
     pub phases: Vec<String>,
     /// Bytes of data
@@ -236,6 +276,9 @@ pub struct WorkloadArgs {
     /// Passes of seqread
     #[arg(long, default_value_t = 2)]
     pub passes: u32,
+    /// Calls per loop of gate
+    #[arg(long, default_value_t = 1000)]
+    pub calls: u64,
 }
 
 /// `weir __in-cgroup`

@@ -131,7 +131,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     };
     // The kernel used its limit and its store; Weir gets no more than that, and never less than a third of the data.
     let budget = rival.as_ref().map_or(total, |(_, ram)| total.min(*ram));
-    let (weir, counters) = job.run_weir(budget)?;
+    let (weir, counters) = job.run_weir(budget, None)?;
     let native = job.run_native()?;
 
     let mut sides = vec![("weir", &weir, counters.get("weir_peak_resident_bytes").copied().unwrap_or(0))];

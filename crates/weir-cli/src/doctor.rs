@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use weir::config::{MEMORY_BYTES_MIN, format_size};
-use weir_os::probe::{self, Probe, ThpMode, Tried};
+use weir_os::probe::{self, FaultMode, Probe, ThpMode, Tried};
 
 use crate::cli::JsonArgs;
 use crate::run::USERFAULTFD_FIXES;
@@ -51,7 +51,8 @@ pub fn doctor(args: &JsonArgs) -> anyhow::Result<ExitCode> {
     checks.push(library_check());
     let healthy = checks.iter().all(|check| check.status != Status::Fail);
     let text = if args.json {
-        format!("{:#}\n", serde_json::json!({ "ok": healthy, "checks": checks }))
+        let faults = probe::probe().auto_faults().map(FaultMode::name);
+        format!("{:#}\n", serde_json::json!({ "ok": healthy, "faults": faults, "checks": checks }))
     } else {
         lines(&checks)
     };
@@ -84,6 +85,7 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
     };
     vec![
         kernel,
+        faults_check(p),
         userfaultfd_check(p),
         feature_check(p, "userfaultfd move", "MOVE", "pages are copied instead of moved"),
         feature_check(
@@ -105,7 +107,7 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
             "files are read and written by threads",
             "sysctl -w kernel.io_uring_disabled=0",
         ),
-        optional("seccomp filters", &p.seccomp_filter, "the unprivileged mode will not be available", ""),
+        optional("seccomp filters", &p.seccomp_filter, "faults cannot be resolved inline", ""),
         match p.thp {
             ThpMode::Always => bad(
                 "huge pages",
@@ -118,6 +120,36 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
     ]
 }
 
+/// Which mode `--faults auto` takes, and why not the better one.
+fn faults_check(p: &Probe) -> Check {
+    let inline = p.inline_faults.obstacle();
+    let why = inline.map_or_else(String::new, |obstacle| obstacle.to_string());
+    let fix = inline.and_then(|obstacle| obstacle.fix()).unwrap_or_default();
+    match p.auto_faults() {
+        Some(FaultMode::Inline) if p.inline_faults.moves() => {
+            ok("faults", "inline: resolved in the faulting thread, no privileges needed")
+        }
+        Some(FaultMode::Inline) => {
+            ok("faults", "inline: resolved in the faulting thread, no privileges needed; pages are copied")
+        }
+        Some(FaultMode::Thread) => {
+            let detail =
+                format!("thread: handed to a thread, which is slower; inline is not possible: {why}");
+            bad("faults", Status::Warn, detail, fix)
+        }
+        None => {
+            let thread = if p.userfaultfd.full() {
+                "userfaultfd can neither move nor write-protect pages"
+            } else {
+                "no permission for userfaultfd"
+            };
+            let detail = format!("nothing can serve them; not inline: {why}; not a thread: {thread}");
+            bad("faults", Status::Fail, detail, if fix.is_empty() { "see userfaultfd" } else { fix })
+        }
+    }
+}
+
+/// Permission for faults that the kernel takes on the program's behalf: what a thread needs to serve faults.
 fn userfaultfd_check(p: &Probe) -> Check {
     let u = &p.userfaultfd;
     let say = |tried: &Tried| match tried {
@@ -133,7 +165,14 @@ fn userfaultfd_check(p: &Probe) -> Check {
     if u.full() {
         return ok("userfaultfd", detail);
     }
-    bad("userfaultfd", Status::Fail, detail, &USERFAULTFD_FIXES.join("; or: "))
+    let fix = USERFAULTFD_FIXES.join("; or: ");
+    match p.auto_faults() {
+        Some(FaultMode::Inline) => {
+            let detail = format!("{detail}; only --faults thread needs more");
+            bad("userfaultfd", Status::Warn, detail, &fix)
+        }
+        _ => bad("userfaultfd", Status::Fail, detail, &fix),
+    }
 }
 
 fn feature_check(p: &Probe, name: &'static str, feature: &str, otherwise: &str) -> Check {
@@ -231,26 +270,65 @@ fn library_check() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_os::probe::Errno;
+    use weir_os::probe::{Errno, InlineFaults};
+    use weir_os::uffd::{MOVE, SIGBUS};
 
     fn status_of(checks: &[Check], name: &str) -> Status {
         checks.iter().find(|c| c.name == name).map(|c| c.status).expect(name)
     }
 
-    #[test]
-    fn a_machine_without_userfaultfd_fails_and_all_three_fixes_are_named() {
+    /// A machine that gives no permission for userfaultfd but allows all that inline faults need.
+    fn unprivileged() -> Probe {
         let mut p = probe::probe().clone();
-        let refused = Err(Errno(1));
-        p.userfaultfd.syscall = refused;
+        p.userfaultfd.syscall = Err(Errno(1));
         p.userfaultfd.device = Err(Errno(13));
         p.userfaultfd.user_mode_only = Ok(());
+        p.userfaultfd.features = Ok(MOVE);
+        p.inline_faults =
+            InlineFaults { processor: true, userfaultfd: Ok(SIGBUS | MOVE), gate: Ok(()), filter: Ok(()) };
+        p
+    }
+
+    fn names_all_fixes(check: &Check) -> bool {
+        let fix = check.fix.as_deref().unwrap_or_default();
+        let parts = ["/dev/userfaultfd", "vm.unprivileged_userfaultfd=1", "CAP_SYS_PTRACE"];
+        parts.iter().all(|part| fix.contains(part))
+    }
+
+    #[test]
+    fn a_machine_without_userfaultfd_fails_and_all_three_fixes_are_named() {
+        let mut p = unprivileged();
+        p.inline_faults.filter = Err(Errno(1));
         let check = userfaultfd_check(&p);
         assert_eq!(check.status, Status::Fail);
         assert!(check.detail.contains("EPERM") && check.detail.contains("EACCES"), "{}", check.detail);
-        let fix = check.fix.unwrap();
-        for part in ["/dev/userfaultfd", "vm.unprivileged_userfaultfd=1", "CAP_SYS_PTRACE"] {
-            assert!(fix.contains(part), "{part} not in {fix}");
-        }
+        assert!(names_all_fixes(&check), "{:?}", check.fix);
+        let faults = faults_check(&p);
+        assert_eq!(faults.status, Status::Fail);
+        assert!(faults.detail.contains("seccomp") && faults.detail.contains("no permission"), "{faults:?}");
+    }
+
+    #[test]
+    fn without_permission_inline_faults_are_fine_and_the_missing_permission_is_a_warning() {
+        let p = unprivileged();
+        let faults = faults_check(&p);
+        assert_eq!((faults.status, faults.fix.as_deref()), (Status::Ok, None));
+        assert!(faults.detail.starts_with("inline: "), "{}", faults.detail);
+        let check = userfaultfd_check(&p);
+        assert_eq!(check.status, Status::Warn);
+        assert!(names_all_fixes(&check), "{:?}", check.fix);
+    }
+
+    #[test]
+    fn with_permission_but_no_inline_faults_the_thread_serves_and_the_reason_is_named() {
+        let mut p = unprivileged();
+        p.userfaultfd.device = Ok(());
+        p.inline_faults.gate = Err(Errno(13));
+        let faults = faults_check(&p);
+        assert_eq!(faults.status, Status::Warn);
+        assert!(faults.detail.starts_with("thread: ") && faults.detail.contains("EACCES"), "{faults:?}");
+        assert!(faults.fix.is_some());
+        assert_eq!(userfaultfd_check(&p).status, Status::Ok);
     }
 
     #[test]

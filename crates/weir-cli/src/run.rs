@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use weir::config::{OPTIONS, OptionId, Settings};
+use weir::config::{Faults, OPTIONS, OptionId, Settings};
+use weir_os::probe::{self, Errno, InlineFaults, InlineObstacle};
 
 use crate::cli::RunArgs;
 use crate::elf::{self, Program};
@@ -54,7 +55,7 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     let name = args.command.first().ok_or_else(|| own("no program given"))?;
     let program = find_in_path(name)?;
     check_program(name, &program)?;
-    check_userfaultfd()?;
+    check_faults(settings.faults)?;
     let library = preload::find().map_err(|e| own(format!("{e:#}")))?;
 
     let mut command = Command::new(&program);
@@ -205,16 +206,50 @@ pub const USERFAULTFD_FIXES: [&str; 3] = [
     "setpriv --ambient-caps +sys_ptrace --inh-caps +sys_ptrace weir run ... (CAP_SYS_PTRACE)",
 ];
 
-fn check_userfaultfd() -> Result<(), Failure> {
-    let Err((device, syscall)) = weir_os::probe::can_open_userfaultfd() else { return Ok(()) };
-    Err(own(format!(
-        "no permission to use userfaultfd: /dev/userfaultfd: {device}; userfaultfd(2): {syscall}\n\
-         fix it in one of these ways, as root:\n\
+/// Refuses when nobody could serve faults in the mode asked for.
+fn check_faults(asked: Faults) -> Result<(), Failure> {
+    // The common case first: each question costs some system calls at every start.
+    let inline = || InlineFaults::try_now().obstacle();
+    let refused = match asked {
+        Faults::Thread => probe::can_open_userfaultfd().err().and_then(|e| refusal(asked, inline(), Err(e))),
+        Faults::Inline | Faults::Auto => {
+            inline().and_then(|obstacle| refusal(asked, Some(obstacle), probe::can_open_userfaultfd()))
+        }
+    };
+    refused.map_or(Ok(()), |message| Err(own(message)))
+}
+
+/// Why faults cannot be served as asked, from what stands in the way of each mode; `None` when they can. `thread` holds
+/// the errors of the device and of the system call.
+fn refusal(
+    asked: Faults,
+    inline: Option<InlineObstacle>,
+    thread: Result<(), (Errno, Errno)>,
+) -> Option<String> {
+    let fixes = format!(
+        "fix it in one of these ways, as root:\n\
          \x20 group access to the device (best): {}\n\
          \x20 for everybody: {}\n\
          \x20 for one program: {}",
         USERFAULTFD_FIXES[0], USERFAULTFD_FIXES[1], USERFAULTFD_FIXES[2]
-    )))
+    );
+    let permission = |(device, syscall): (Errno, Errno)| {
+        format!("no permission to use userfaultfd: /dev/userfaultfd: {device}; userfaultfd(2): {syscall}")
+    };
+    match (asked, inline, thread) {
+        (Faults::Thread | Faults::Auto, _, Ok(())) | (Faults::Inline | Faults::Auto, None, _) => None,
+        (Faults::Thread, None, Err(errors)) => Some(format!(
+            "{}\n--faults inline (or auto) needs no permission and works here; or {fixes}",
+            permission(errors)
+        )),
+        (Faults::Inline, Some(obstacle), Ok(())) => Some(format!(
+            "faults cannot be resolved inline: {obstacle}\n--faults thread (or auto) works here"
+        )),
+        (_, Some(obstacle), Err(errors)) => Some(format!(
+            "{}\nand faults cannot be resolved inline, without permission: {obstacle}\n{fixes}",
+            permission(errors)
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +265,41 @@ mod tests {
         assert_eq!(target("/usr/bin/env", Some("-S A=1 python3 -u")).as_deref(), Some("python3"));
         assert_eq!(target("/usr/bin/env", None), None);
         assert_eq!(target("/usr/bin/python3", Some("-u")), None);
+    }
+
+    const FORBIDDEN: Result<(), (Errno, Errno)> = Err((Errno(13), Errno(1)));
+    const NO_FILTER: Option<InlineObstacle> = Some(InlineObstacle::Filter(Errno(1)));
+
+    fn has(message: &str, parts: &[&str]) -> bool {
+        parts.iter().all(|part| message.contains(part))
+    }
+
+    #[test]
+    fn inline_and_auto_need_no_permission_where_inline_works() {
+        assert_eq!(refusal(Faults::Auto, None, FORBIDDEN), None);
+        assert_eq!(refusal(Faults::Inline, None, FORBIDDEN), None);
+        assert_eq!(refusal(Faults::Auto, NO_FILTER, Ok(())), None);
+    }
+
+    #[test]
+    fn the_thread_needs_permission_and_its_fixes_and_inline_are_named() {
+        assert_eq!(refusal(Faults::Thread, NO_FILTER, Ok(())), None);
+        let message = refusal(Faults::Thread, None, FORBIDDEN).unwrap();
+        assert!(has(&message, &["EPERM", "EACCES", "--faults inline"]), "{message}");
+        assert!(has(&message, &USERFAULTFD_FIXES), "{message}");
+        let without_inline = refusal(Faults::Thread, NO_FILTER, FORBIDDEN).unwrap();
+        assert!(has(&without_inline, &USERFAULTFD_FIXES), "{without_inline}");
+        assert!(!without_inline.contains("--faults inline"), "{without_inline}");
+    }
+
+    #[test]
+    fn inline_that_does_not_work_is_refused_with_the_obstacle() {
+        let message = refusal(Faults::Inline, NO_FILTER, Ok(())).unwrap();
+        assert!(has(&message, &["seccomp", "EPERM", "--faults thread"]), "{message}");
+        for asked in [Faults::Inline, Faults::Auto] {
+            let message = refusal(asked, NO_FILTER, FORBIDDEN).unwrap();
+            assert!(has(&message, &["seccomp", "EACCES"]) && has(&message, &USERFAULTFD_FIXES), "{message}");
+        }
     }
 
     #[test]

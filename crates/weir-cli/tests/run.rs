@@ -100,7 +100,7 @@ fn bad_options_and_sizes_are_125_with_the_reason() {
         (&["--memory", "nan"], "not"),
         (&["--memory", "101%"], "100%"),
         (&["--swap", "/var/tmp"], "not built yet"),
-        (&["--faults", "inline"], "not built yet"),
+        (&["--faults", "sometimes"], "auto, inline, thread"),
         (&["--pool-max", "0"], "1 to 100"),
         (&["--codec", "gzip"], "auto, lz4, none"),
         (&["--no-such-option"], "--no-such-option"),

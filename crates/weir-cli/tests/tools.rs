@@ -77,6 +77,7 @@ fn the_pool_bench_reports_budget_and_peak_of_weirs_side() {
     let library = home.counting_library(9 << 20);
     let output = weir_with(&home, &library)
         .args(["bench", "pool", "--no-rival", "--size", "8M", "--seconds", "0.01", "--runs", "2", "--json"])
+        .args(["--faults", "inline"])
         .output()
         .unwrap();
     let report = json(&output);
@@ -85,11 +86,20 @@ fn the_pool_bench_reports_budget_and_peak_of_weirs_side() {
         (Some(8 << 20), Some(16 << 20))
     );
     assert_eq!(report["runs"].as_array().unwrap().len(), 2);
-    assert_eq!(report["pager"], "move");
+    assert_eq!(report["inline"]["pager"], "move");
     for row in report["rows"].as_array().unwrap() {
-        assert!(row["weir"].as_f64().unwrap() > 0.0 && row["native"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(row["rival"].is_null() && row["ratio"].is_null(), "{row}");
+        let value = |side: &Value| side.as_f64().unwrap();
+        assert!(value(&row["inline"]["value"]) > 0.0 && value(&row["native"]) > 0.0, "{row}");
+        assert!(row["rival"].is_null() && row["inline"]["ratio"].is_null(), "{row}");
+        assert!(row["thread"].is_null(), "only the mode asked for: {row}");
     }
+}
+
+#[test]
+fn a_mode_of_faults_that_does_not_exist_is_a_usage_error() {
+    let home = Folder::new();
+    let output = weir(&home).args(["bench", "pool", "--faults", "sometimes"]).output().unwrap();
+    assert_fails(&output, 2, &["sometimes", "inline or thread"]);
 }
 
 #[test]
@@ -110,11 +120,36 @@ fn a_library_that_does_not_start_fails_the_bench_and_the_demo() {
     let library = home.stub_library();
     for args in [
         ["bench", "pool", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"].as_slice(),
+        &["bench", "gate", "--quick", "--calls=100"],
         &["demo", "--no-rival", "--memory=32M"],
     ] {
         let output = weir_with(&home, &library).args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(stderr(&output).contains("did not start"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_gate_bench_refuses_prices_of_calls_that_nobody_trapped() {
+    let home = Folder::new();
+    let library = home.counting_library(9 << 20);
+    let output =
+        weir_with(&home, &library).args(["bench", "gate", "--runs=1", "--calls=100"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("0 calls were trapped"), "{}", stderr(&output));
+}
+
+#[test]
+fn doctor_names_the_mode_of_faults_in_its_check_and_in_the_json() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let report = json(&weir_with(&home, &library).args(["doctor", "--json"]).output().unwrap());
+    let checks = report["checks"].as_array().unwrap();
+    let faults = checks.iter().find(|check| check["name"] == "faults").unwrap();
+    let detail = faults["detail"].as_str().unwrap();
+    match report["faults"].as_str() {
+        Some(mode) => assert!(detail.starts_with(&format!("{mode}: ")), "{detail}"),
+        None => assert_eq!((&faults["status"], &report["ok"]), (&"fail".into(), &false.into())),
     }
 }
 

@@ -65,7 +65,12 @@ impl KernelPager {
     /// # Safety
     /// - a thread must answer [`KernelPager::read`] from here on, or accesses to the space hang.
     /// - nobody else maps, unmaps or touches the arena.
-    pub unsafe fn new(kind: Kind, intake: Intake, space: Mapping, arena: Mapping) -> Result<KernelPager, Errno> {
+    pub unsafe fn new(
+        kind: Kind,
+        intake: Intake,
+        space: Mapping,
+        arena: Mapping,
+    ) -> Result<KernelPager, Errno> {
         let uffd = Self::open(kind, intake)?;
         let moves = uffd.features() & uffd::MOVE != 0;
         let nursery = Mapping::anon(NURSERY_PAGES * PAGE_BYTES)?;

@@ -4,8 +4,10 @@
 //! version numbers: distributions backport features and containers take them away. Whatever is refused keeps its
 //! [`Errno`], so that a message can name it.
 
+pub mod calls;
 mod cgroup;
 mod errno;
+mod faults;
 
 use std::ffi::c_long;
 use std::fmt;
@@ -15,6 +17,7 @@ use std::sync::OnceLock;
 
 pub use cgroup::{CgroupLimit, CgroupVersion, MemoryGroup, memory_groups_of_self};
 pub use errno::Errno;
+pub use faults::{FaultMode, InlineFaults, InlineObstacle};
 
 /// Outcome of trying something: it works, or the kernel said why not.
 pub type Tried = Result<(), Errno>;
@@ -81,7 +84,7 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Whether a userfaultfd that sees kernel-mode faults too can be opened: what `weir run` needs.
+    /// Whether a userfaultfd that sees kernel-mode faults too can be opened: what a thread that serves faults needs.
     pub fn full(&self) -> bool {
         self.syscall.is_ok() || self.device.is_ok()
     }
@@ -148,6 +151,8 @@ pub struct Probe {
     pub io_uring: Tried,
     /// Seccomp filters that trap.
     pub seccomp_filter: Tried,
+    /// What resolving faults in the faulting thread needs.
+    pub inline_faults: InlineFaults,
     /// Transparent huge pages.
     pub thp: ThpMode,
     /// RAM of the machine, in bytes.
@@ -172,7 +177,7 @@ pub fn probe() -> &'static Probe {
     PROBE.get_or_init(probe_now)
 }
 
-/// Finds everything out anew; some twenty system calls.
+/// Finds everything out anew; some forty system calls.
 pub fn probe_now() -> Probe {
     let ram_bytes = ram_bytes();
     Probe {
@@ -181,6 +186,7 @@ pub fn probe_now() -> Probe {
         process_madvise_self: process_madvise_self(),
         io_uring: io_uring(),
         seccomp_filter: seccomp_filter(),
+        inline_faults: InlineFaults::try_now(),
         thp: ThpMode::parse(&read_trimmed("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default()),
         ram_bytes,
         cgroup_limit: cgroup::limit_of_self(ram_bytes),

@@ -256,7 +256,9 @@ pub unsafe extern "C" fn vmsplice(
     let list = unsafe { core::slice::from_raw_parts(iov, if iov.is_null() { 0 } else { n }) };
     let managed = list.iter().any(|v| state::owner(v.iov_base as usize).is_some());
     #[cfg(target_arch = "x86_64")]
-    if managed && let Some(r) = crate::inline::gated(libc::SYS_writev, [fd as usize, iov as usize, n, 0, 0, 0]) {
+    if managed
+        && let Some(r) = crate::inline::gated(libc::SYS_writev, [fd as usize, iov as usize, n, 0, 0, 0])
+    {
         return r;
     }
     let nr = if managed { libc::SYS_writev } else { libc::SYS_vmsplice };

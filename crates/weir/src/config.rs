@@ -361,8 +361,7 @@ impl Settings {
                 self.codec = choice(text, &known, &["zstd"])?;
             }
             OptionId::Faults => {
-                let known =
-                    [("auto", Faults::Auto), ("inline", Faults::Inline), ("thread", Faults::Thread)];
+                let known = [("auto", Faults::Auto), ("inline", Faults::Inline), ("thread", Faults::Thread)];
                 self.faults = choice(text, &known, &[])?;
             }
             OptionId::MinAlloc => self.min_alloc = size_of(text, total_ram)?,

@@ -6,8 +6,8 @@ use crate::door::Pager;
 use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
-    ARENA_PER_BUDGET, FREE_FLOOR, GROW_AHEAD, FIXED_OVERHEAD_BYTES, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    METADATA_AHEAD_BYTES, STAGED_SHARE,
+    ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
+    GROW_AHEAD, METADATA_AHEAD_BYTES, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;

@@ -33,7 +33,8 @@ fn engine() -> &'static Weir {
             other => std::env::var(other).ok(),
         };
         let settings = Settings::from_env(lookup).unwrap();
-        let engine = Engine::start(&settings, Intake::Messages).expect("userfaultfd: run as root or see `weir doctor`");
+        let engine = Engine::start(&settings, Intake::Messages)
+            .expect("userfaultfd: run as root or see `weir doctor`");
         let engine: &'static Weir = Box::leak(Box::new(engine));
         let arg = core::ptr::from_ref(engine).cast_mut().cast();
         for entry in [serve as extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, reclaim] {

@@ -1,5 +1,8 @@
-//! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and under Weir.
+//! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and under Weir;
+//! and what Weir's gate adds to a system call.
 
+pub mod calls;
+mod gate;
 mod numpy;
 mod pool;
 pub mod rival;
@@ -20,6 +23,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     match &args.scenario {
         Scenario::Pool(args) => pool::pool(args),
         Scenario::Numpy(args) => numpy::numpy(args),
+        Scenario::Gate(args) => gate::gate(args),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
-use weir_os::probe;
+use weir_os::probe::{self, FaultMode};
 
 use super::rival::Rival;
 use super::sides::{Job, Outcome, pager_name, weir_missing};
@@ -116,11 +116,14 @@ fn measure(plan: &Plan, job: &Job, rival: Option<&Rival>, weir: bool) -> anyhow:
         }
         if weir {
             term::progress(&format!("run {number} of {}: weir", plan.runs));
-            let (outcome, counters) = job.run_weir(budget)?;
+            // Named, not left to the program's own choice: the report is to say which mode it was.
+            let mode = probe::probe().auto_faults();
+            let (outcome, counters) = job.run_weir(budget, mode)?;
             same_result(&mut expected, &outcome, "weir")?;
             run["weir"] = outcome.to_json();
             run["weir"]["budget_bytes"] = json!(budget);
             run["weir"]["pager"] = json!(pager_name(&counters));
+            run["weir"]["faults"] = json!(mode.map(FaultMode::name));
             run["weir"]["counters"] = json!(counters);
         }
         runs.push(run);
@@ -154,6 +157,7 @@ fn report(plan: &Plan, runs: &[Value]) -> Value {
         "scenario": "numpy",
         "kernel": probe::probe().kernel.release,
         "pager": runs.first().map(|run| run["weir"]["pager"].clone()),
+        "faults": runs.first().map(|run| run["weir"]["faults"].clone()),
         "array_bytes": plan.array,
         "limit_bytes": plan.limit,
         "store_peak_bytes": ram("rival", "store_peak_bytes"),
@@ -184,7 +188,9 @@ fn human(report: &Value) -> String {
     }
     if report["pager"].is_string() {
         let (budget, peak) = (size("budget_bytes"), size("weir_peak_resident_bytes"));
-        out += &format!("weir RAM: {budget} budget, {peak} peak; pages travel by {}\n", text("pager"));
+        let (pager, faults) = (text("pager"), text("faults"));
+        out +=
+            &format!("weir RAM: {budget} budget, {peak} peak; pages travel by {pager}, faults: {faults}\n");
     }
     for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         out += &format!("note: {note}\n");
@@ -228,11 +234,12 @@ mod tests {
     fn the_ratio_is_how_many_times_faster_weir_is() {
         let run = json!({
             "rival": { "printed": { "total_s": 12.0 }, "store_peak_bytes": 100 },
-            "weir": { "printed": { "total_s": 4.0 }, "budget_bytes": 400, "pager": "move" },
+            "weir": { "printed": { "total_s": 4.0 }, "budget_bytes": 400, "pager": "move", "faults": "inline" },
         });
         let report = report(&Plan { limit: 300, array: 512, runs: 1 }, &[run]);
         let total = report["rows"].as_array().unwrap().last().unwrap();
         assert_eq!((total["label"].as_str(), total["ratio"].as_f64()), (Some("total"), Some(3.0)));
-        assert!(human(&report).contains("3.00x"));
+        let text = human(&report);
+        assert!(text.contains("3.00x") && text.contains("faults: inline"), "{text}");
     }
 }

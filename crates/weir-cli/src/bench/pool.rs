@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
-use weir_os::probe;
+use weir_os::probe::{self, FaultMode, Probe};
 
 use super::rival::Rival;
 use super::sides::{Job, pager_name, weir_missing};
@@ -104,13 +104,34 @@ impl Plan {
     }
 }
 
+/// The modes to measure: the one asked for, else all that this machine allows, with a note on each that it refuses.
+fn modes(asked: Option<FaultMode>, p: &Probe, notes: &mut Vec<String>) -> anyhow::Result<Vec<FaultMode>> {
+    if let Some(mode) = asked {
+        return Ok(vec![mode]); // `weir run` says what is wrong with it
+    }
+    let mut modes = FaultMode::ALL.to_vec();
+    modes.retain(|mode| {
+        let refused = match mode {
+            FaultMode::Inline => p.inline_faults.obstacle().map(|obstacle| obstacle.to_string()),
+            FaultMode::Thread => (!p.thread_faults()).then(|| "no permission for userfaultfd".to_owned()),
+        };
+        notes.extend(refused.iter().map(|why| format!("without --faults {}: {why}", mode.name())));
+        refused.is_none()
+    });
+    ensure!(!modes.is_empty(), "no way to serve faults here: {}; see weir doctor", notes.join("; "));
+    Ok(modes)
+}
+
 /// Measures and prints.
 pub fn pool(args: &PoolArgs) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(args)?;
     let mut notes = Vec::new();
-    let weir = !args.common.rival_only;
-    if weir && let Some(why) = weir_missing() {
-        anyhow::bail!("{why}\n(--rival-only measures the other sides)");
+    let mut weir = Vec::new();
+    if !args.common.rival_only {
+        if let Some(why) = weir_missing() {
+            anyhow::bail!("{why}\n(--rival-only measures the other sides)");
+        }
+        weir = modes(args.faults, probe::probe(), &mut notes)?;
     }
     let rival = match args.common.no_rival {
         true => None,
@@ -119,17 +140,17 @@ pub fn pool(args: &PoolArgs) -> anyhow::Result<ExitCode> {
             .ok(),
     };
     let description = rival.as_ref().map(|r| r.description.clone());
-    let runs = measure(&plan, rival.as_ref(), weir)?;
+    let runs = measure(&plan, rival.as_ref(), &weir)?;
     drop(rival);
     notes.extend(oom_note(&runs));
-    let report = report(&plan, description.as_deref(), &runs, &notes);
+    let report = report(&plan, description.as_deref(), &weir, &runs, &notes);
     let text = if args.common.json { format!("{report:#}\n") } else { human(&report) };
     term::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Interleaved: each run measures all sides, so that a slow minute of the machine hits all of them.
-fn measure(plan: &Plan, rival: Option<&Rival>, weir: bool) -> anyhow::Result<Vec<Value>> {
+fn measure(plan: &Plan, rival: Option<&Rival>, weir: &[FaultMode]) -> anyhow::Result<Vec<Value>> {
     let (bytes, seconds) = (plan.data.to_string(), plan.seconds.to_string());
     let job = Job::workload(&[PHASES, "--bytes", &bytes, "--seconds", &seconds], DEADLINE)?;
     let mut runs = Vec::new();
@@ -145,13 +166,14 @@ fn measure(plan: &Plan, rival: Option<&Rival>, weir: bool) -> anyhow::Result<Vec
             // Nothing to compare with: data at half its size is what LZ4 makes of it.
             budget += plan.limit / 2;
         }
-        if weir {
-            term::progress(&format!("run {number} of {}: weir", plan.runs));
-            let (outcome, counters) = job.run_weir(budget)?;
-            run["weir"] = outcome.to_json();
-            run["weir"]["budget_bytes"] = json!(budget);
-            run["weir"]["pager"] = json!(pager_name(&counters));
-            run["weir"]["counters"] = json!(counters);
+        for mode in weir {
+            let side = mode.name();
+            term::progress(&format!("run {number} of {}: weir, faults {side}", plan.runs));
+            let (outcome, counters) = job.run_weir(budget, Some(*mode))?;
+            run[side] = outcome.to_json();
+            run[side]["budget_bytes"] = json!(budget);
+            run[side]["pager"] = json!(pager_name(&counters));
+            run[side]["counters"] = json!(counters);
         }
         term::progress(&format!("run {number} of {}: native", plan.runs));
         run["native"] = job.run_native()?.to_json();
@@ -160,92 +182,126 @@ fn measure(plan: &Plan, rival: Option<&Rival>, weir: bool) -> anyhow::Result<Vec
     Ok(runs)
 }
 
-fn report(plan: &Plan, description: Option<&str>, runs: &[Value], notes: &[String]) -> Value {
+fn report(
+    plan: &Plan,
+    description: Option<&str>,
+    weir: &[FaultMode],
+    runs: &[Value],
+    notes: &[String],
+) -> Value {
     let rows: Vec<Value> = ROWS
         .iter()
         .map(|row| {
-            let side = |name: &str| row.median(runs, name);
-            let (weir, rival) = (side("weir"), side("rival"));
-            let ratio = weir.zip(rival).map(|(weir, rival)| row.ratio(weir, rival));
-            json!({
+            let rival = row.median(runs, "rival");
+            let mut json = json!({
                 "label": row.label.trim(), "phase": row.phase, "field": row.field,
-                "rival": rival, "weir": weir, "native": side("native"),
-                "ratio": ratio, "target": row.target, "reached": ratio.map(|r| r >= row.target),
-                "lower_is_better": row.lower_is_better,
-            })
+                "native": row.median(runs, "native"), "rival": rival,
+                "target": row.target, "lower_is_better": row.lower_is_better,
+            });
+            for mode in weir {
+                let value = row.median(runs, mode.name());
+                let gain = value.zip(rival).map(|(weir, rival)| row.ratio(weir, rival));
+                let reached = gain.map(|gain| gain >= row.target);
+                json[mode.name()] = json!({ "value": value, "ratio": gain, "reached": reached });
+            }
+            json
         })
         .collect();
-    json!({
+    let mut report = json!({
         "scenario": "pool",
         "kernel": probe::probe().kernel.release,
         "rival": description,
-        "pager": runs.first().map(|run| run["weir"]["pager"].clone()),
+        "faults": weir.iter().map(|mode| mode.name()).collect::<Vec<_>>(),
         "limit_bytes": plan.limit,
         "data_bytes": plan.data,
         "seconds_per_row": plan.seconds,
-        "budget_bytes": ram(runs, "weir", "budget_bytes"),
-        "store_peak_bytes": ram(runs, "rival", "store_peak_bytes"),
-        "weir_peak_resident_bytes":
-            median(runs.iter().filter_map(|r| r["weir"]["counters"]["weir_peak_resident_bytes"].as_f64())),
+        "store_peak_bytes": median(runs.iter().filter_map(|run| run["rival"]["store_peak_bytes"].as_f64())),
         "notes": notes,
         "rows": rows,
         "runs": runs,
-    })
-}
-
-fn ram(runs: &[Value], side: &str, field: &str) -> Option<f64> {
-    median(runs.iter().filter_map(|run| run[side][field].as_f64()))
+    });
+    for side in weir.iter().map(|mode| mode.name()) {
+        let of = |value: fn(&Value) -> &Value| median(runs.iter().filter_map(|r| value(&r[side]).as_f64()));
+        report[side] = json!({
+            "pager": runs.first().map(|run| run[side]["pager"].clone()),
+            "budget_bytes": of(|run| &run["budget_bytes"]),
+            "peak_resident_bytes": of(|run| &run["counters"]["weir_peak_resident_bytes"]),
+        });
+    }
+    report
 }
 
 fn human(report: &Value) -> String {
-    let size = |field: &str| report[field].as_f64().map_or("-".to_owned(), |bytes| format_size(bytes as u64));
+    let size = |value: &Value| value.as_f64().map_or("-".to_owned(), |bytes| format_size(bytes as u64));
+    let list = |field: &str| report[field].as_array().cloned().unwrap_or_default();
+    let faults = list("faults");
+    let modes: Vec<&str> = faults.iter().filter_map(Value::as_str).collect();
     let mut text = format!(
         "Pool tier: {} of data, 40 % random bytes per page; medians of {} run(s), Linux {}\n",
-        size("data_bytes"),
-        report["runs"].as_array().map_or(0, Vec::len),
+        size(&report["data_bytes"]),
+        list("runs").len(),
         report["kernel"].as_str().unwrap_or("?"),
     );
     if let Some(rival) = report["rival"].as_str() {
         text += &format!(
             "kernel: {rival}\nkernel RAM: {} limit + {} store\n",
-            size("limit_bytes"),
-            size("store_peak_bytes")
+            size(&report["limit_bytes"]),
+            size(&report["store_peak_bytes"])
         );
     }
-    if let Some(pager) = report["pager"].as_str() {
+    for mode in &modes {
+        let side = &report[*mode];
         text += &format!(
-            "weir RAM: {} budget, {} peak; pages travel by {pager}\n",
-            size("budget_bytes"),
-            size("weir_peak_resident_bytes")
+            "weir {mode}, RAM: {} budget, {} peak; pages travel by {}\n",
+            size(&side["budget_bytes"]),
+            size(&side["peak_resident_bytes"]),
+            side["pager"].as_str().unwrap_or("?")
         );
     }
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for note in list("notes").iter().filter_map(Value::as_str) {
         text += &format!("note: {note}\n");
     }
-    let rows: Vec<Vec<String>> = ROWS
+    if !modes.is_empty() && report["rival"].is_string() {
+        text += "gain: how many times better than the kernel\n";
+    }
+    text + "\n" + &grid(&list("rows"), &modes)
+}
+
+/// Values of every side, then the gain of each mode, then the gain wanted. Fits in 100 columns.
+fn grid(rows: &[Value], modes: &[&str]) -> String {
+    let gains: Vec<String> = modes.iter().map(|mode| format!("{mode} gain")).collect();
+    let mut headers = vec!["", "unit", "native", "kernel"];
+    headers.extend(modes);
+    headers.extend(gains.iter().map(String::as_str));
+    headers.push("target");
+    let lines: Vec<Vec<String>> = ROWS
         .iter()
-        .zip(report["rows"].as_array().into_iter().flatten())
+        .zip(rows)
         .map(|(row, values)| {
-            let show =
-                |side: &str| values[side].as_f64().map_or("-".to_owned(), |v| table::short(v * row.scale));
-            let ratio = values["ratio"].as_f64().map_or("-".to_owned(), |r| format!("{}x", table::short(r)));
-            let target = format!("{}x", row.target);
-            let label = row.label.to_owned();
-            vec![label, row.unit.to_owned(), show("rival"), show("weir"), show("native"), ratio, target]
+            let show = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| table::short(v * row.scale));
+            let gain = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
+            let mut line = vec![row.label.to_owned(), row.unit.to_owned()];
+            line.extend(["native", "rival"].map(|side| show(&values[side])));
+            line.extend(modes.iter().map(|mode| show(&values[*mode]["value"])));
+            line.extend(modes.iter().map(|mode| gain(&values[*mode]["ratio"])));
+            line.push(format!("{}x", row.target));
+            line
         })
         .collect();
-    text += "\n";
-    text += &table::render(&["", "unit", "kernel", "weir", "native", "weir better", "target"], &rows);
-    text
+    table::render(&headers, &lines)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn side(rate: f64, p99: f64) -> Value {
+        json!({ "printed": { "phases": { "randread@1": { "ops_per_s": rate, "p99_ns": p99 } } } })
+    }
+
     fn run(rival_rate: f64, weir_rate: f64, rival_p99: f64, weir_p99: f64) -> Value {
-        let side = |rate: f64, p99: f64| json!({ "printed": { "phases": { "randread@1": { "ops_per_s": rate, "p99_ns": p99 } } } });
-        json!({ "rival": side(rival_rate, rival_p99), "weir": side(weir_rate, weir_p99) })
+        let thread = side(weir_rate / 4.0, weir_p99 * 4.0);
+        json!({ "rival": side(rival_rate, rival_p99), "inline": side(weir_rate, weir_p99), "thread": thread })
     }
 
     fn plan() -> Plan {
@@ -258,22 +314,50 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_and_say_how_much_better_weir_is() {
+    fn gains_are_of_medians_and_say_how_much_better_each_mode_is() {
         let runs = [run(100.0, 300.0, 5e5, 1e5), run(200.0, 400.0, 6e5, 1e5), run(300.0, 900.0, 9e5, 3e5)];
-        let report = report(&plan(), Some("zram"), &runs, &[]);
-        let rate = row(&report, "ops_per_s");
-        assert_eq!((rate["ratio"].as_f64(), rate["reached"].as_bool()), (Some(2.0), Some(true)));
-        let p99 = row(&report, "p99_ns");
-        assert_eq!((p99["ratio"].as_f64(), p99["reached"].as_bool()), (Some(6.0), Some(true)));
+        let report = report(&plan(), Some("zram"), &FaultMode::ALL, &runs, &[]);
+        let of = |field: &str, mode: &str| {
+            let side = &row(&report, field)[mode];
+            (side["ratio"].as_f64(), side["reached"].as_bool())
+        };
+        assert_eq!(of("ops_per_s", "inline"), (Some(2.0), Some(true)));
+        assert_eq!(of("ops_per_s", "thread"), (Some(0.5), Some(false)));
+        assert_eq!(of("p99_ns", "inline"), (Some(6.0), Some(true)));
+        assert_eq!(of("p99_ns", "thread"), (Some(1.5), Some(false)));
+    }
+
+    #[test]
+    fn both_modes_fit_in_100_columns_and_one_mode_shows_one() {
+        let large = run(999_999_000.0, 999_999_000.0, 5e8, 1e5);
+        let both = human(&report(&plan(), Some("zram"), &FaultMode::ALL, std::slice::from_ref(&large), &[]));
+        let widest = both.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 100 && both.contains("inline gain"), "{widest}: {both}");
+        let one = human(&report(&plan(), Some("zram"), &[FaultMode::Thread], &[large], &[]));
+        assert!(one.contains("thread gain") && !one.contains("inline"), "{one}");
     }
 
     #[test]
     fn a_missing_side_leaves_dashes_not_numbers() {
-        let runs = [json!({ "native": run(1.0, 5e6, 1.0, 1.0)["weir"] })];
-        let report = report(&plan(), None, &runs, &["no root".to_owned()]);
-        assert!(row(&report, "ops_per_s")["ratio"].is_null());
+        let runs = [json!({ "native": side(5e6, 1.0) })];
+        let report = report(&plan(), None, &[FaultMode::Inline], &runs, &["no root".to_owned()]);
+        assert!(row(&report, "ops_per_s")["inline"]["ratio"].is_null());
         let text = human(&report);
         assert!(text.contains("note: no root") && text.contains("5000"), "{text}");
+    }
+
+    #[test]
+    fn modes_that_the_machine_refuses_are_left_out_with_a_note() {
+        let mut p = probe::probe().clone();
+        (p.userfaultfd.syscall, p.userfaultfd.features) = (Ok(()), Ok(u64::MAX));
+        p.inline_faults.processor = false;
+        let mut notes = Vec::new();
+        assert_eq!(modes(None, &p, &mut notes).unwrap(), [FaultMode::Thread]);
+        assert!(notes.len() == 1 && notes[0].contains("inline"), "{notes:?}");
+        assert_eq!(modes(Some(FaultMode::Inline), &p, &mut notes).unwrap(), [FaultMode::Inline]);
+        let refused = Err(probe::Errno(1));
+        (p.userfaultfd.syscall, p.userfaultfd.device) = (refused, refused);
+        assert!(modes(None, &p, &mut Vec::new()).unwrap_err().to_string().contains("weir doctor"));
     }
 
     #[test]
@@ -288,6 +372,7 @@ mod tests {
             },
             size: Some(size.to_owned()),
             seconds: None,
+            faults: None,
         };
         assert!(Plan::new(&args("1M")).is_err());
         assert!(Plan::new(&args("15E")).is_err());

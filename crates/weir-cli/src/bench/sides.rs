@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
+use weir_os::probe::FaultMode;
 
 use super::rival::Rival;
 use crate::{child, term};
@@ -96,11 +97,19 @@ impl Job {
         }
     }
 
-    /// Under Weir with a budget in bytes. Also returns Weir's counters.
-    pub fn run_weir(&self, budget_bytes: u64) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
+    /// Under Weir with a budget in bytes, faults served in `mode` (none: what `weir run` takes by itself). Also returns
+    /// Weir's counters.
+    pub fn run_weir(
+        &self,
+        budget_bytes: u64,
+        mode: Option<FaultMode>,
+    ) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
         let stats = StatsFile::new();
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["run", "--quiet", "--memory", &budget_bytes.to_string(), "--stats"]).arg(&stats.0);
+        if let Some(mode) = mode {
+            command.args(["--faults", mode.name()]);
+        }
         command.arg("--").arg(&self.program);
         let outcome = self.measure(command).context("run under Weir")?;
         let counters = stats.read()?;

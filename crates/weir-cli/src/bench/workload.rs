@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use weir::config::parse_size;
 use weir_os::host::AnonymousWords;
 
+use super::calls;
 use crate::cli::WorkloadArgs;
 use crate::{demo, term};
 
@@ -78,6 +79,8 @@ pub fn main(args: &WorkloadArgs) -> anyhow::Result<ExitCode> {
     let bytes = usize::try_from(bytes)?;
     let result = if args.phases == ["demo"] {
         demo::workload(bytes)?
+    } else if args.phases == ["gate"] {
+        calls::workload(args.calls)?
     } else {
         run_phases(&args.phases, bytes, Duration::from_secs_f64(args.seconds), args.passes)?
     };

@@ -143,7 +143,10 @@ mod tests {
 
     #[test]
     fn one_buffer_is_cut_and_offsets_move_along() {
-        assert_eq!(pieces(libc::SYS_write, [1, 100, 25, 0, 0, 0], 10, 25), [(100, 10, 0), (110, 10, 0), (120, 5, 0)]);
+        assert_eq!(
+            pieces(libc::SYS_write, [1, 100, 25, 0, 0, 0], 10, 25),
+            [(100, 10, 0), (110, 10, 0), (120, 5, 0)]
+        );
         assert_eq!(pieces(libc::SYS_pwrite64, [1, 100, 15, 7, 0, 0], 10, 15), [(100, 10, 7), (110, 5, 17)]);
     }
 

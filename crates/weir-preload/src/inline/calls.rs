@@ -3,8 +3,8 @@
 use super::context::Context;
 use super::{OURS, deliver, masks, stacks};
 use crate::libc_next::{errno, set_errno};
-use crate::state::{self, Weir};
 use crate::map;
+use crate::state::{self, Weir};
 use core::ffi::c_void;
 use weir::engine::gate::{Passage, Trapped};
 use weir_os::gate::filter::TRAP_MARK;
@@ -28,7 +28,9 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     };
     // SAFETY: as above.
     let mark = unsafe { (*info).si_errno };
-    if code != SYS_SECCOMP || mark != i32::from(TRAP_MARK) && state::engine().is_none_or(|e| !repeats(e, context.ip())) {
+    if code != SYS_SECCOMP
+        || mark != i32::from(TRAP_MARK) && state::engine().is_none_or(|e| !repeats(e, context.ip()))
+    {
         return deliver::deliver(number, info, &mut context);
     }
     let Some(e) = state::engine() else { return deliver::deliver(number, info, &mut context) };

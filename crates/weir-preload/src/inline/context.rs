@@ -29,7 +29,6 @@ impl Context<'_> {
             .map(|r| self.reg(r))
     }
 
-
     /// Instruction pointer.
     pub fn ip(&self) -> usize {
         self.reg(libc::REG_RIP)

@@ -247,8 +247,10 @@ impl Copies {
     /// back from its exec, and its memory is its parent's.
     fn keep_until_next(self) {
         let [at, len] = &Area::current().copies;
-        let (at, len) =
-            (at.swap(self.map.base() as u64, Ordering::Relaxed), len.swap(self.map.len() as u64, Ordering::Relaxed));
+        let (at, len) = (
+            at.swap(self.map.base() as u64, Ordering::Relaxed),
+            len.swap(self.map.len() as u64, Ordering::Relaxed),
+        );
         core::mem::forget(self.map);
         // SAFETY: a mapping that an earlier call of this thread left here.
         drop((at != 0).then(|| unsafe { Mapping::from_raw(at as usize, len as usize) }));
@@ -338,7 +340,9 @@ unsafe fn copy_objects(
         if !copy.is_null() && used > 0 {
             let list = object((*copy).actions as *const c_void, used * ACTION_BYTES);
             (*copy).actions = list;
-            for cell in (0..used).flat_map(|i| ACTION_PATHS.map(|o| (list + i * ACTION_BYTES + o) as *mut usize)) {
+            for cell in
+                (0..used).flat_map(|i| ACTION_PATHS.map(|o| (list + i * ACTION_BYTES + o) as *mut usize))
+            {
                 if e.contains(*cell) {
                     *cell = copies.string(e, *cell);
                 }

@@ -162,7 +162,8 @@ unsafe fn change_theirs(
 fn set_simply(number: c_int, handler: usize, flags: c_int, mask: Mask) -> usize {
     // SAFETY: live actions on this stack; the program's own handler.
     unsafe {
-        let (mut new, mut old): (libc::sigaction, libc::sigaction) = (core::mem::zeroed(), core::mem::zeroed());
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) =
+            (core::mem::zeroed(), core::mem::zeroed());
         new.sa_sigaction = handler;
         new.sa_flags = flags;
         (&raw mut new.sa_mask).cast::<Mask>().write(mask);

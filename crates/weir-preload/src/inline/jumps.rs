@@ -40,10 +40,10 @@ fn leave_calls(target: usize) {
         return;
     }
     let signals = thread::block_signals();
-    stubs.each_active(
-        |c| c.thread == me && c.stack < target && target - c.stack < REACH_BYTES,
-        &mut |pins| e.unpin_range(pins),
-    );
+    stubs
+        .each_active(|c| c.thread == me && c.stack < target && target - c.stack < REACH_BYTES, &mut |pins| {
+            e.unpin_range(pins)
+        });
     thread::restore_signals(signals);
 }
 

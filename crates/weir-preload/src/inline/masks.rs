@@ -140,9 +140,9 @@ pub unsafe extern "C" fn pthread_sigmask(
     static NEXT: Next = Next::new(c"pthread_sigmask");
     if !taken() {
         // SAFETY: libc's function of that name and type.
-        return NEXT.get().map_or(libc::ENOSYS, |a| unsafe {
-            core::mem::transmute::<usize, MaskCall>(a)(how, set, old)
-        });
+        return NEXT
+            .get()
+            .map_or(libc::ENOSYS, |a| unsafe { core::mem::transmute::<usize, MaskCall>(a)(how, set, old) });
     }
     // SAFETY: passed on.
     unsafe { change(how, set, old) }

@@ -47,7 +47,8 @@ fn claim() -> Option<(usize, usize)> {
     let _inside = section();
     let me = thread::gettid();
     let mut ours = OURS.lock().ok()?;
-    if let Some((stack, owner)) = ours.iter_mut().find(|(_, tid)| *tid == me || *tid == 0 || has_ended(*tid)) {
+    if let Some((stack, owner)) = ours.iter_mut().find(|(_, tid)| *tid == me || *tid == 0 || has_ended(*tid))
+    {
         *owner = me;
         return Some(stack.extent());
     }
@@ -171,10 +172,7 @@ pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
 }
 
 /// The same for a trapped call: it takes effect when the handler returns.
-pub fn change_in(
-    context: &mut Context<'_>,
-    wanted: Option<libc::stack_t>,
-) -> Result<libc::stack_t, Errno> {
+pub fn change_in(context: &mut Context<'_>, wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     let mut now = *context.stack();
     let on = context.sp().wrapping_sub(now.ss_sp as usize) < now.ss_size;
     now.ss_flags |= match (now.ss_size, on) {
@@ -254,9 +252,7 @@ fn forget(pins: u32) {
 fn believed(area: &Area, on: i32) -> libc::stack_t {
     let get = |w: &AtomicU64| w.load(Ordering::Relaxed);
     match get(&area.stack[2]).checked_sub(1) {
-        None => {
-            libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 }
-        }
+        None => libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 },
         Some(flags) => libc::stack_t {
             ss_sp: get(&area.stack[0]) as *mut _,
             ss_flags: flags as i32 | on,

@@ -141,7 +141,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
     }
     // SAFETY: libc's function of that name; variadic integers are passed like named ones.
     NEXT.get().map_or(-1, |a| unsafe {
-        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, c_ulong, usize) -> c_int>(a)(fd, request, arg)
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, c_ulong, usize) -> c_int>(a)(
+            fd, request, arg,
+        )
     })
 }
 

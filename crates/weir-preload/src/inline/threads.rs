@@ -9,12 +9,8 @@ use core::sync::atomic::Ordering;
 use weir_os::gate::area::Area;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
-type Create = unsafe extern "C" fn(
-    *mut libc::pthread_t,
-    *const libc::pthread_attr_t,
-    Start,
-    *mut c_void,
-) -> c_int;
+type Create =
+    unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 
 /// Pinned at the top of a given stack.
 const TOP_BYTES: usize = 64 << 10;

@@ -150,11 +150,7 @@ fn take_pending(set: Mask) -> Option<c_int> {
 
 /// Waits for a signal of a set that holds some of Weir's, which are really blocked meanwhile: the
 /// thread runs no code of its own then.
-fn wait_for(
-    set: Mask,
-    info: &mut libc::siginfo_t,
-    timeout: Option<&libc::timespec>,
-) -> Result<c_int, Errno> {
+fn wait_for(set: Mask, info: &mut libc::siginfo_t, timeout: Option<&libc::timespec>) -> Result<c_int, Errno> {
     if let Some(number) = take_pending(set) {
         // SAFETY: stored when the signal came.
         *info = unsafe { Area::current().info(number).read() };

@@ -11,9 +11,9 @@ use crate::page::PageId;
 use crate::page::pins::PINS;
 use crate::reclaim::compress::Bench;
 use crate::stats;
+use weir_os::gate::pieces::Parts;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{Caller, Known, visit};
-use weir_os::gate::pieces::Parts;
 use weir_os::gate::{filter, read_own};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::pager::KernelPager;
@@ -137,7 +137,8 @@ impl Engine<KernelPager> {
 
     /// Before pins get short.
     fn harvest_calls_if_many(&self) {
-        if self.core.pins.pages() > self.core.frames.limit() / 16 || self.core.pins.ranges() > PINS as u32 / 2 {
+        if self.core.pins.pages() > self.core.frames.limit() / 16 || self.core.pins.ranges() > PINS as u32 / 2
+        {
             self.harvest_calls();
         }
     }

@@ -2,8 +2,8 @@
 //! signal, allocate nothing, and leave the gate between batches so that a fork need not wait long.
 
 use super::Engine;
+use super::inline::{Serving, fetch_steps};
 use crate::door::Pager;
-use super::inline::{fetch_steps, Serving};
 use crate::fault::{self, Ahead, Outcome};
 use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::PageId;
@@ -122,7 +122,8 @@ impl Engine<KernelPager> {
         stats::add(&self.core.stats.direct_reclaims, 1);
         let before = self.core.available();
         // Room there is, but not as frames: a run needs some.
-        let grown = self.core.frames.free() < BLOCK_PAGES && self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0;
+        let grown =
+            self.core.frames.free() < BLOCK_PAGES && self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0;
         let dropped = grown || self.drop_oldest_cached();
         let batch = if dropped {
             reclaim::Batch::default()

@@ -233,9 +233,7 @@ fn finish<P: Pager>(core: &Core<P>, page: PageId, run: u32) {
 
 /// Moves frames under the program. Returns how many arrived.
 fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -> u32 {
-    ride_out(core, n, |done| {
-        core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes)
-    })
+    ride_out(core, n, |done| core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes))
 }
 
 /// Repeats a filling call, which is told how many pages are done, while the address space is changing

@@ -1,0 +1,239 @@
+//! Who can serve page faults here: the faulting thread itself, or a thread that reads messages. Inline faults need no
+//! privileges, but three things that a container or an old kernel may refuse; each is tried.
+
+use std::fmt;
+
+use super::{Errno, Probe, Tried, result_of, seccomp_filter};
+use crate::uffd::{self, Uffd};
+
+/// Who serves page faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultMode {
+    /// The faulting thread.
+    Inline,
+    /// A thread of Weir's.
+    Thread,
+}
+
+impl FaultMode {
+    /// Both, in the order in which they are preferred.
+    pub const ALL: [FaultMode; 2] = [FaultMode::Inline, FaultMode::Thread];
+
+    /// The word that `--faults` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultMode::Inline => "inline",
+            FaultMode::Thread => "thread",
+        }
+    }
+}
+
+/// What inline faults need, each tried.
+#[derive(Clone, Debug)]
+pub struct InlineFaults {
+    /// Whether the system-call gate is written for this processor.
+    pub processor: bool,
+    /// Feature bits that a userfaultfd for user mode agreed on, of those that inline faults use.
+    pub userfaultfd: Result<u64, Errno>,
+    /// Anonymous memory at a fixed address, made executable: the place of the gate.
+    pub gate: Tried,
+    /// Attaching a seccomp filter that traps.
+    pub filter: Tried,
+}
+
+/// Why faults cannot be resolved in the faulting thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InlineObstacle {
+    /// No gate for this processor.
+    Processor,
+    /// No userfaultfd for user mode.
+    Userfaultfd(Errno),
+    /// The kernel does not turn faults into signals.
+    NoSignal,
+    /// The kernel neither moves pages nor write-protects them.
+    NoPager,
+    /// No place for the gate.
+    Gate(Errno),
+    /// No filter.
+    Filter(Errno),
+}
+
+impl fmt::Display for InlineObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InlineObstacle::Processor => write!(f, "there is no system-call gate for this processor"),
+            InlineObstacle::Userfaultfd(e) => write!(f, "userfaultfd for user mode cannot be opened: {e}"),
+            InlineObstacle::NoSignal => write!(f, "userfaultfd cannot send SIGBUS"),
+            InlineObstacle::NoPager => write!(f, "userfaultfd can neither move nor write-protect pages"),
+            InlineObstacle::Gate(e) => write!(f, "no executable memory at a fixed address: {e}"),
+            InlineObstacle::Filter(e) => write!(f, "seccomp filters are refused: {e}"),
+        }
+    }
+}
+
+impl InlineObstacle {
+    /// What would remove it, if anything does.
+    pub fn fix(self) -> Option<&'static str> {
+        match self {
+            InlineObstacle::Processor => None,
+            InlineObstacle::Userfaultfd(Errno(libc::EPERM)) => {
+                Some("allow userfaultfd(2) in the container's seccomp profile")
+            }
+            InlineObstacle::Userfaultfd(_) | InlineObstacle::NoSignal | InlineObstacle::NoPager => {
+                Some("use Linux 5.11 or newer, with CONFIG_USERFAULTFD")
+            }
+            InlineObstacle::Gate(_) => Some("allow executable anonymous memory (SELinux: execmem)"),
+            InlineObstacle::Filter(_) => Some("allow seccomp(2) in the container's seccomp profile"),
+        }
+    }
+}
+
+impl InlineFaults {
+    /// Tries what inline faults need; a dozen system calls.
+    pub fn try_now() -> InlineFaults {
+        let wanted = uffd::SIGBUS | uffd::MOVE | uffd::PAGEFAULT_FLAG_WP;
+        InlineFaults {
+            processor: cfg!(target_arch = "x86_64"),
+            userfaultfd: Uffd::open_user_mode(wanted).map(|fd| fd.features()).map_err(|e| Errno(e.0)),
+            gate: gate(),
+            filter: seccomp_filter().and_then(|()| filter()),
+        }
+    }
+
+    /// What stands in the way of inline faults; `None` when they work.
+    pub fn obstacle(&self) -> Option<InlineObstacle> {
+        if !self.processor {
+            return Some(InlineObstacle::Processor);
+        }
+        let features = match self.userfaultfd {
+            Ok(features) => features,
+            Err(e) => return Some(InlineObstacle::Userfaultfd(e)),
+        };
+        if features & uffd::SIGBUS == 0 {
+            return Some(InlineObstacle::NoSignal);
+        }
+        if features & (uffd::MOVE | uffd::PAGEFAULT_FLAG_WP) == 0 {
+            return Some(InlineObstacle::NoPager);
+        }
+        let gate = self.gate.map_err(InlineObstacle::Gate);
+        gate.and_then(|()| self.filter.map_err(InlineObstacle::Filter)).err()
+    }
+
+    /// Whether pages are moved in this mode; else they are copied, which is slower.
+    pub fn moves(&self) -> bool {
+        self.userfaultfd.is_ok_and(|features| features & uffd::MOVE != 0)
+    }
+}
+
+impl Probe {
+    /// Whether a thread can serve faults.
+    pub fn thread_faults(&self) -> bool {
+        let u = &self.userfaultfd;
+        u.full() && (u.has("MOVE") || u.has("PAGEFAULT_FLAG_WP"))
+    }
+
+    /// What `--faults auto` takes; `None` when neither mode is possible.
+    pub fn auto_faults(&self) -> Option<FaultMode> {
+        match self.inline_faults.obstacle() {
+            None => Some(FaultMode::Inline),
+            Some(_) => self.thread_faults().then_some(FaultMode::Thread),
+        }
+    }
+}
+
+/// Two probes at once would be in each other's way.
+#[cfg(target_arch = "x86_64")]
+static GATE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Writes a gate where no engine puts one, and removes it.
+#[cfg(target_arch = "x86_64")]
+fn gate() -> Tried {
+    const SPACE: usize = 0x4c00_0000_0000;
+    let _one = GATE.lock();
+    crate::gate::stubs::Stubs::new(SPACE).map(drop).map_err(|e| Errno(e.0))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn gate() -> Tried {
+    Err(Errno(libc::ENOSYS))
+}
+
+/// Asks for a filter without giving one: a kernel that would take it fails with EFAULT, whoever refuses says so first.
+fn filter() -> Tried {
+    let nothing = std::ptr::null::<libc::sock_fprog>();
+    // SAFETY: the kernel reads the program, finds none and attaches nothing.
+    let asked = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
+            nothing,
+        )
+    };
+    match result_of(asked) {
+        Ok(_) | Err(Errno(libc::EFAULT)) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::probe;
+    use super::*;
+
+    fn all_there() -> InlineFaults {
+        InlineFaults {
+            processor: true,
+            userfaultfd: Ok(uffd::SIGBUS | uffd::MOVE),
+            gate: Ok(()),
+            filter: Ok(()),
+        }
+    }
+
+    #[test]
+    fn each_missing_thing_is_the_obstacle() {
+        let refused = Errno(libc::EPERM);
+        assert_eq!(all_there().obstacle(), None);
+        let cases = [
+            (InlineFaults { processor: false, ..all_there() }, InlineObstacle::Processor),
+            (InlineFaults { userfaultfd: Err(refused), ..all_there() }, InlineObstacle::Userfaultfd(refused)),
+            (InlineFaults { userfaultfd: Ok(uffd::MOVE), ..all_there() }, InlineObstacle::NoSignal),
+            (InlineFaults { userfaultfd: Ok(uffd::SIGBUS), ..all_there() }, InlineObstacle::NoPager),
+            (InlineFaults { gate: Err(refused), ..all_there() }, InlineObstacle::Gate(refused)),
+            (InlineFaults { filter: Err(refused), ..all_there() }, InlineObstacle::Filter(refused)),
+        ];
+        for (inline, obstacle) in cases {
+            assert_eq!(inline.obstacle(), Some(obstacle));
+            assert!(!obstacle.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn write_protection_stands_in_for_moving() {
+        let copies = InlineFaults { userfaultfd: Ok(uffd::SIGBUS | uffd::PAGEFAULT_FLAG_WP), ..all_there() };
+        assert_eq!((copies.obstacle(), copies.moves()), (None, false));
+        assert!(all_there().moves());
+    }
+
+    #[test]
+    fn auto_prefers_inline_then_the_thread_then_gives_up() {
+        let mut p = probe().clone();
+        p.userfaultfd.syscall = Ok(());
+        p.userfaultfd.features = Ok(uffd::MOVE);
+        p.inline_faults = all_there();
+        assert_eq!(p.auto_faults(), Some(FaultMode::Inline));
+        p.inline_faults.filter = Err(Errno(libc::EPERM));
+        assert_eq!(p.auto_faults(), Some(FaultMode::Thread));
+        (p.userfaultfd.syscall, p.userfaultfd.device) = (Err(Errno(libc::EPERM)), Err(Errno(libc::EACCES)));
+        assert_eq!(p.auto_faults(), None);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn trying_leaves_no_memory_behind() {
+        let tried = InlineFaults::try_now();
+        let _one = GATE.lock();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.lines().any(|line| line.starts_with("4bff")), "{tried:?}: {maps}");
+    }
+}
