@@ -63,6 +63,7 @@ pub const FAULT_STALL_MS: u64 = 10_000;
 const _: () = {
     assert!(FREE_LOW_MIN >= BLOCK_PAGES + FREE_RESERVE, "a block's readahead must fit above the reserve");
     assert!(RECORD_BYTES_MAX < 4096);
+    assert!(FREE_FLOOR < GROW_AHEAD);
     assert!(BUDGET_BYTES_MIN > 4 * FIXED_OVERHEAD_BYTES);
     assert!(STORE_PER_HOLD >= 1 && STORE_PER_HOLD <= BLOCK_PAGES);
 };

@@ -46,6 +46,9 @@ impl Geometry {
     }
 }
 
+/// Faults in a row by one thread that make it the only one.
+const SOLO_FAULTS: u32 = 128;
+
 /// Bytes of a block's row.
 const ROW_BYTES: i64 = 64;
 
@@ -82,6 +85,9 @@ pub struct Core<P> {
     kept: AtomicU64,
     /// Positive while faults take single pages.
     demand: AtomicI32,
+    /// The thread that faulted last, and its faults in a row: see `reclaims_itself`.
+    faulter: AtomicU64,
+    solo: AtomicU32,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: AtomicU64,
     /// Pages locked in memory by the program.
@@ -115,6 +121,8 @@ impl<P: Pager> Core<P> {
             keep_sample: AtomicU32::new(0),
             kept: AtomicU64::new(0),
             demand: AtomicI32::new(0),
+            faulter: AtomicU64::new(0),
+            solo: AtomicU32::new(0),
             progress: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
@@ -218,11 +226,33 @@ impl<P: Pager> Core<P> {
 
     /// Free frames worth having while faults take runs.
     fn frames_wanted(&self) -> u32 {
-        self.high_mark().min(GROW_AHEAD).max(FREE_FLOOR)
+        self.high_mark().clamp(FREE_FLOOR, GROW_AHEAD)
+    }
+
+    /// Whether the faulting thread reclaims for itself: it takes single pages and is the only one that
+    /// faults, so no other processor has to be interrupted to forget what it has used.
+    pub fn reclaims_itself(&self) -> bool {
+        self.solo.load(Ordering::Relaxed) >= SOLO_FAULTS && self.wants_credit()
+    }
+
+    /// Notes who faults, where faults are resolved by the threads that take them.
+    pub fn note_faulter(&self, thread: u64) {
+        let alone = self.faulter.load(Ordering::Relaxed) == thread;
+        let before = self.solo.load(Ordering::Relaxed);
+        if !alone {
+            self.faulter.store(thread, Ordering::Relaxed);
+        }
+        let now = if alone { (before + 1).min(SOLO_FAULTS) } else { 0 };
+        if now != before {
+            self.solo.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Wakes the background reclaimer if it has work.
     pub fn kick_if_low(&self) {
+        if self.reclaims_itself() && self.available() > self.low_mark() / 2 {
+            return;
+        }
         let excess = self.frames.existing() > self.frames.limit();
         let unbalanced = match self.wants_credit() {
             true => self.frames.credit() < BLOCK_PAGES && self.frames.free() > FREE_FLOOR + BLOCK_PAGES,

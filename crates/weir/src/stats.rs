@@ -77,6 +77,8 @@ counters! {
     discarded "weir_discarded",
     /// Times a fault had to reclaim by itself.
     direct_reclaims "weir_direct_reclaims",
+    /// Times a faulting thread reclaimed ahead of need.
+    own_reclaims "weir_own_reclaims",
     /// Time faults spent reclaiming by themselves.
     direct_reclaim_ns "weir_stall_ns",
     /// System calls with managed pointers that were trapped.

@@ -36,7 +36,7 @@ fn to_bits(mask: Mask) -> u8 {
 }
 
 fn to_mask(bits: u8) -> Mask {
-    Mask::from(bits & 1) * bit(libc::SIGBUS) | Mask::from(bits >> 1 & 1) * bit(libc::SIGSYS)
+    (Mask::from(bits & 1) * bit(libc::SIGBUS)) | (Mask::from(bits >> 1 & 1) * bit(libc::SIGSYS))
 }
 
 fn is_ours(number: c_int) -> bool {
@@ -82,6 +82,7 @@ pub unsafe extern "C" fn sigaction(
     static NEXT: Next = Next::new(c"sigaction");
     // SAFETY: libc's function of that name and type.
     let next = |act: *const libc::sigaction, old: *mut libc::sigaction| {
+        // SAFETY: as above.
         NEXT.get().map_or(-1, |a| unsafe { core::mem::transmute::<usize, Sigaction>(a)(number, act, old) })
     };
     if !taken() || !(1..SIGNALS as c_int).contains(&number) {

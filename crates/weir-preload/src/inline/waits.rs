@@ -188,6 +188,9 @@ pub unsafe extern "C" fn sigtimedwait(
         let limit = if timeout.is_null() { None } else { Some(timeout.read()) };
         match wait_for(read_set(set), &mut found, limit.as_ref()) {
             Ok(number) => {
+                if found.si_code == libc::SI_TKILL {
+                    found.si_code = libc::SI_USER; // as libc's own does
+                }
                 if !info.is_null() {
                     info.write(found);
                 }

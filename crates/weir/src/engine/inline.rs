@@ -11,6 +11,7 @@ use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::Kind;
 use crate::reclaim::compress::Bench;
+use crate::reclaim::{self, Effort};
 use crate::stats;
 use crate::sync::{Lock, Ordering};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
@@ -22,6 +23,8 @@ use weir_os::thread;
 
 /// Threads that can resolve faults at the same moment; more wait for a desk.
 pub const DESKS: usize = 128;
+/// Frames freed by a faulting thread that keeps room for itself: bounds how long one fault takes.
+const OWN_BATCH: u32 = 16;
 /// Stack of a desk.
 const STACK_BYTES: usize = 64 << 10;
 /// Streams waiting for the thread that fetches ahead; when it is full the newest is forgotten.
@@ -124,6 +127,7 @@ impl Engine<KernelPager> {
         self.at_desk(|desk, bench| {
             let start = thread::now_ns();
             stats::add(&self.core.stats.faults, 1);
+            self.core.note_faulter(thread::id() as u64);
             self.begin_serving(desk, page, start);
             let settled = self.resolve_or_reclaim(bench, page, (thread::id() >> 8) as u32);
             self.end_serving(desk);
@@ -137,6 +141,7 @@ impl Engine<KernelPager> {
             if let Some(a) = settled.ahead {
                 self.inline.streams.post(a);
             }
+            self.keep_room(bench);
             self.core.stats.fault_ns.record(thread::now_ns() - start);
         });
         verdict
@@ -158,6 +163,19 @@ impl Engine<KernelPager> {
     /// Has the background thread call `f` now and then.
     pub fn set_chore(&self, f: fn()) {
         let _ = self.inline.chore.set(f);
+    }
+
+    /// A small batch of reclaim by the faulting thread, when room gets short.
+    fn keep_room(&self, bench: &mut Bench) {
+        let core = &self.core;
+        if !core.reclaims_itself() || core.available() >= core.low_mark() {
+            return;
+        }
+        stats::add(&core.stats.own_reclaims, 1);
+        reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
+        if core.frames.credit() < OWN_BATCH {
+            core.balance();
+        }
     }
 
     /// Calls `f` inside the gate, on a stack of ours, with a workbench.

@@ -37,6 +37,8 @@ const TRIES: u32 = 16;
 pub enum Effort {
     /// The background thread: lengthens the second chance to its mark first.
     Background,
+    /// A faulting thread that keeps room for its own faults: a bounded step towards the mark.
+    Own,
     /// A fault that found no frame: as little as gives it some.
     Direct,
 }
@@ -51,6 +53,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
     //    so small that staged pages are most of what is resident.
     let mark = match effort {
         Effort::Background => core.staged_mark().max(want),
+        Effort::Own => core.staged_mark().max(want).min(core.staged.pages() + 2 * want),
         Effort::Direct => want,
     };
     for _ in 0..TRIES {
