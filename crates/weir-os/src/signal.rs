@@ -75,9 +75,14 @@ pub fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, Errno> {
 
 /// Sends a signal to the calling thread.
 pub fn raise(signal: i32) {
-    let (pid, tid) = (crate::sys::getpid() as usize, crate::thread::gettid() as usize);
+    send(crate::thread::gettid(), signal);
+}
+
+/// Sends a signal to a thread of this process. False when there is none.
+pub fn send(tid: u32, signal: i32) -> bool {
+    let pid = crate::sys::getpid() as usize;
     // SAFETY: no pointers.
-    let _ = unsafe { syscall(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_tgkill, [pid, tid as usize, signal as usize, 0, 0, 0]) }.is_ok()
 }
 
 /// Sets (with `Some`) and returns the thread's alternate stack as the kernel has it.

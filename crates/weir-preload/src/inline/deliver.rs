@@ -69,6 +69,9 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
     // SAFETY: as above.
     let forced = by_access || number == libc::SIGSYS && unsafe { (*info).si_code } == 1;
     let blocked = super::masks::blocked_at(context.sp()) & bit(number) != 0;
+    if !forced && blocked && super::waits::pass_on(number) {
+        return;
+    }
     if !forced && blocked {
         // SAFETY: the kernel's live siginfo; the area's copy is as large.
         unsafe { area.info(number).write(info.read()) };

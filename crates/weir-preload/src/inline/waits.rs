@@ -4,7 +4,7 @@ use super::masks::{Believing, read_set, without_ours};
 use super::{OURS, taken};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use weir_os::gate::area::Area;
 use weir_os::signal::{self, Mask, bit};
 use weir_os::sys::{Errno, syscall};
@@ -148,6 +148,16 @@ fn take_pending(set: Mask) -> Option<c_int> {
     Some(number)
 }
 
+/// A thread that waits for one of Weir's signals, by kernel id; 0 for none.
+static WAITER: AtomicU32 = AtomicU32::new(0);
+
+/// Hands a signal that came to a thread which believes it blocked to one that waits for it. False
+/// when nobody does.
+pub fn pass_on(number: c_int) -> bool {
+    let tid = WAITER.load(Ordering::Acquire);
+    tid != 0 && signal::send(tid, number)
+}
+
 /// Waits for a signal of a set that holds some of Weir's, which are really blocked meanwhile: the
 /// thread runs no code of its own then.
 fn wait_for(set: Mask, info: &mut libc::siginfo_t, timeout: Option<&libc::timespec>) -> Result<c_int, Errno> {
@@ -156,6 +166,7 @@ fn wait_for(set: Mask, info: &mut libc::siginfo_t, timeout: Option<&libc::timesp
         *info = unsafe { Area::current().info(number).read() };
         return Ok(number);
     }
+    WAITER.store(Area::current().kernel_id(), Ordering::Release);
     let before = signal::change_mask(libc::SIG_BLOCK, Some(set & OURS))?;
     let (at, limit) =
         (core::ptr::from_mut(info) as usize, timeout.map_or(0, |t| core::ptr::from_ref(t) as usize));
@@ -164,6 +175,8 @@ fn wait_for(set: Mask, info: &mut libc::siginfo_t, timeout: Option<&libc::timesp
         syscall(libc::SYS_rt_sigtimedwait, [core::ptr::from_ref(&set) as usize, at, limit, 8, 0, 0])
     };
     let _ = signal::change_mask(libc::SIG_SETMASK, Some(before));
+    let me = Area::current().kernel_id();
+    let _ = WAITER.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
     r.map(|n| n as c_int)
 }
 
