@@ -39,6 +39,11 @@ const fn plain(
 const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "-p", "weir-os", "--test", "*"];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
+/// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
+/// either pager.
+const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline")];
+const THREAD_MOVE: &[(&str, &str)] = &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move")];
+const THREAD_COPY: &[(&str, &str)] = &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "copy")];
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
@@ -86,9 +91,17 @@ const SUITES: &[Suite] = &[
         minutes_max: 10,
     },
     Suite {
+        name: "shim-inline",
+        command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
+        env: INLINE,
+        needs: C,
+        tests_min: 19,
+        minutes_max: 15,
+    },
+    Suite {
         name: "shim-move",
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
-        env: MOVE,
+        env: THREAD_MOVE,
         needs: C,
         tests_min: 19,
         minutes_max: 15,
@@ -96,7 +109,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "shim-copy",
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
-        env: COPY,
+        env: THREAD_COPY,
         needs: C,
         tests_min: 19,
         minutes_max: 15,

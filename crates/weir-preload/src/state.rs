@@ -6,9 +6,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 use weir::config::{Faults, Settings};
 use weir::engine::Engine;
-use weir::engine::gate::GateError;
 use weir::engine::threads::{fatal, say};
-use weir::error::StartError;
+use weir::error::{GateError, StartError};
 use weir_os::pager::{Intake, KernelPager};
 use weir_os::thread;
 

@@ -12,15 +12,28 @@ pub enum StartError {
     #[error("userfaultfd cannot be opened: {0}")]
     Userfaultfd(Errno),
     /// The system-call gate, without which faults cannot be resolved inline.
-    #[cfg(target_arch = "x86_64")]
     #[error("inline faults are not possible: {0}")]
-    Inline(crate::engine::gate::GateError),
+    Inline(GateError),
     /// Address space for the managed range or the arena cannot be reserved.
     #[error("cannot reserve address space: {0} (check RLIMIT_AS and vm.overcommit_memory)")]
     AddressSpace(Errno),
     /// Tables or threads cannot be made.
     #[error("cannot allocate the engine's own memory: {0}")]
     Memory(Errno),
+}
+
+/// Why inline mode cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    /// The place for the stubs.
+    #[error("the system-call gate needs executable memory at a fixed address: {0}")]
+    Stubs(Errno),
+    /// SIGBUS and SIGSYS.
+    #[error("SIGBUS and SIGSYS cannot be taken over")]
+    Signals,
+    /// The filter.
+    #[error("the seccomp filter of the system-call gate cannot be installed: {0}")]
+    Filter(Errno),
 }
 
 /// Why a request of the program failed.

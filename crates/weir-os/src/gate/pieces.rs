@@ -170,6 +170,6 @@ mod tests {
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
         let mut parts = Parts::of(libc::SYS_read as usize, &[ends[0] as usize, 100, 50, 0, 0, 0]);
         assert!(parts.next(0, 10).unwrap().last);
-        ends.map(crate::sys::close);
+        ends.into_iter().for_each(crate::sys::close);
     }
 }

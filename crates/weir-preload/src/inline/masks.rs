@@ -34,18 +34,18 @@ pub fn blocked_at(sp: usize) -> Mask {
 
 /// Sets which of Weir's signals the thread believes to have blocked; what waits for one that it
 /// unblocks comes now.
-fn believe(blocked: Mask) {
+fn believe(blocked: Mask) -> bool {
     let area = Area::current();
     area.blocked.store(blocked & OURS, Ordering::Relaxed);
     let here = 0u8;
     if deliver::in_handler(&raw const here as usize) {
         area.handler_blocked.fetch_and(blocked, Ordering::Relaxed);
     }
-    settle_pending();
+    settle_pending()
 }
 
-/// Sends what waited for a signal that is not blocked any more.
-pub fn settle_pending() {
+/// Sends what waited for a signal that is not blocked any more. Whether there was something.
+pub fn settle_pending() -> bool {
     let area = Area::current();
     let due = area.pending.load(Ordering::Relaxed) & !blocked_now();
     if due != 0 {
@@ -57,6 +57,7 @@ pub fn settle_pending() {
             }
         }
     }
+    due != 0
 }
 
 /// Changes a mask by the rules of `sigprocmask`.
@@ -186,22 +187,24 @@ pub unsafe extern "C" fn sigpending(set: *mut libc::sigset_t) -> c_int {
 }
 
 /// While it lives, the thread believes to have blocked what a waiting call was given.
-pub struct Believing(Option<Mask>);
+pub struct Believing {
+    before: Option<Mask>,
+    /// A signal that the new mask lets through has come already: the wait is over.
+    pub interrupted: bool,
+}
 
 impl Believing {
     /// For the mask of a waiting call; `None` when it was given none.
     pub fn of(mask: Option<Mask>) -> Believing {
-        Believing(mask.map(|m| {
-            let before = Area::current().blocked.load(Ordering::Relaxed);
-            believe(m);
-            before
-        }))
+        let Some(mask) = mask else { return Believing { before: None, interrupted: false } };
+        let before = Area::current().blocked.load(Ordering::Relaxed);
+        Believing { before: Some(before), interrupted: believe(mask) }
     }
 }
 
 impl Drop for Believing {
     fn drop(&mut self) {
-        if let Some(before) = self.0 {
+        if let Some(before) = self.before {
             believe(before);
         }
     }

@@ -22,7 +22,12 @@ macro_rules! with_mask {
         unsafe {
             let $f = core::mem::transmute::<usize, $type>(a);
             let copy = if taken() { without_ours($mask) } else { None };
-            let _believing = Believing::of(copy.as_ref().map(|(_, mask)| *mask));
+            let believing = Believing::of(copy.as_ref().map(|(_, mask)| *mask));
+            if believing.interrupted {
+                drop(believing);
+                set_errno(libc::EINTR);
+                return -1;
+            }
             let $m = copy.as_ref().map_or($mask, |(set, _)| set as *const libc::sigset_t);
             $call
         }
@@ -136,7 +141,14 @@ pub unsafe extern "C" fn epoll_pwait2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_attr_setsigmask_np(attr: *mut c_void, mask: *const libc::sigset_t) -> c_int {
     type F = unsafe extern "C" fn(*mut c_void, *const libc::sigset_t) -> c_int;
-    with_mask!(c"pthread_attr_setsigmask_np", F, mask, |f, m| f(attr, m))
+    static NEXT: Next = Next::new(c"pthread_attr_setsigmask_np");
+    let Some(a) = NEXT.get() else { return libc::ENOSYS };
+    // SAFETY: libc's function of that name and type; the mask is the caller's, or null.
+    unsafe {
+        let copy = if taken() { without_ours(mask) } else { None };
+        let mask = copy.as_ref().map_or(mask, |(set, _)| set as *const libc::sigset_t);
+        core::mem::transmute::<usize, F>(a)(attr, mask)
+    }
 }
 
 /// Takes one of Weir's signals that was sent while the thread believed it blocked.

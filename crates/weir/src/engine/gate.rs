@@ -6,6 +6,7 @@
 
 use super::Engine;
 use super::inline::Inline;
+use crate::error::GateError;
 use crate::fault::{self, Required};
 use crate::page::PageId;
 use crate::page::pins::PINS;
@@ -42,20 +43,6 @@ pub enum Passage {
     /// It cannot be made in one go (its buffers exceed a call's share, or all stubs are in use): see
     /// [`Engine::make_in_pieces`].
     Pieces,
-}
-
-/// Why inline mode cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GateError {
-    /// The place for the stubs.
-    #[error("the system-call gate needs executable memory at a fixed address: {0}")]
-    Stubs(Errno),
-    /// SIGBUS and SIGSYS.
-    #[error("SIGBUS and SIGSYS cannot be taken over")]
-    Signals,
-    /// The filter.
-    #[error("the seccomp filter of the system-call gate cannot be installed: {0}")]
-    Filter(Errno),
 }
 
 impl Engine<KernelPager> {
