@@ -10,7 +10,7 @@
 //! Pointers inside tables (`iovec`, `msghdr`) are beyond a filter. Calls with tables could be trapped always; but the
 //! filter is inherited over `exec`, where nobody answers the trap. So the shim wraps libc's functions for them.
 //!
-//! Instructions passed with the table of Linux 6.18, of 844: `read` and `write` 17, private futex wake 17,
+//! Instructions passed with the table of Linux 6.18, of 846: `read` and `write` 17, private futex wake 17,
 //! futex wait 26, `close` and `getpid` 13 (0 from Linux 5.11 on); a trapped `read` 20. A test holds
 //! these numbers.
 

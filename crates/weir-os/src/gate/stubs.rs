@@ -21,7 +21,7 @@ use super::area::Area;
 use crate::mem::{Line, Mapping, PAGE_BYTES, protect};
 use crate::sys::{self, Errno};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Calls with managed pointers that can be under way at once.
 pub const STUBS: usize = 2048;
@@ -56,14 +56,22 @@ const STATE_OFFSET: usize = core::mem::offset_of!(Line, w32) + 4 * word::STATE;
 /// The stubs and their rows.
 #[derive(Debug)]
 pub struct Stubs {
-    /// Never unmapped: a thread may be asleep in a call that it made at the door.
+    /// Never unmapped once the door was open: a thread may be asleep in a call that it made there.
     code: ManuallyDrop<Mapping>,
     rows: ManuallyDrop<Mapping>,
+    opened: AtomicBool,
 }
 
 impl Drop for Stubs {
     fn drop(&mut self) {
         sys::leave_door(self.code.base());
+        if !*self.opened.get_mut() {
+            // SAFETY: dropped once, here; nobody was told the address.
+            unsafe {
+                ManuallyDrop::drop(&mut self.code);
+                ManuallyDrop::drop(&mut self.rows);
+            }
+        }
     }
 }
 
@@ -101,7 +109,11 @@ impl Stubs {
         let rows = Mapping::reserve(at + CODE_BYTES, STUBS * size_of::<Line>())?;
         code.name(c"weir-gate");
         rows.name(c"weir-gate-rows");
-        let stubs = Stubs { code: ManuallyDrop::new(code), rows: ManuallyDrop::new(rows) };
+        let stubs = Stubs {
+            code: ManuallyDrop::new(code),
+            rows: ManuallyDrop::new(rows),
+            opened: AtomicBool::new(false),
+        };
         // SAFETY: our own mappings; the code is written before it becomes executable, and nobody
         // knows its address yet.
         unsafe {
@@ -139,6 +151,7 @@ impl Stubs {
 
     /// From here on the engine's own system calls are made at the door, which the filter passes.
     pub fn open_door(&self) {
+        self.opened.store(true, Ordering::Relaxed);
         // SAFETY: `syscall; ret`, mapped for ever by contract of the owner, who keeps the stubs.
         unsafe { sys::set_door(self.code.base()) };
     }
