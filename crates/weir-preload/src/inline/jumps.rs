@@ -4,10 +4,13 @@
 
 use super::taken;
 use crate::libc_next::{Next, set_errno};
-use crate::state;
+use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
+use std::collections::VecDeque;
+use std::sync::Mutex;
 use weir_os::gate::area::Area;
+use weir_os::mem::PAGE_BYTES;
 use weir_os::thread;
 
 /// Bytes of libc's `jmp_buf` and `ucontext_t`.
@@ -103,4 +106,63 @@ pub unsafe extern "C" fn setcontext(context: *const c_void) -> c_int {
         core::ptr::copy_nonoverlapping(context.cast::<u8>(), copy, CONTEXT_BYTES);
         next(copy.cast())
     }
+}
+
+/// Pages of contexts that coroutines return to, and what pins each: the latest of them.
+static RETURNS: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
+const RETURNS_MAX: usize = 1024;
+
+/// A coroutine that ends goes on at another context, by libc's own inner `setcontext`, which no hook
+/// sees: that context stays in memory. Returns libc's `makecontext`.
+extern "C" fn note_context(context: *const libc::ucontext_t) -> usize {
+    static NEXT: Next = Next::new(c"makecontext");
+    // SAFETY: a context that the program is making.
+    let link = unsafe { (*context).uc_link } as usize;
+    if taken()
+        && let Some(e) = state::owner(link)
+    {
+        for page in [link / PAGE_BYTES, (link + CONTEXT_BYTES) / PAGE_BYTES] {
+            keep_page(e, page);
+        }
+    }
+    NEXT.get().unwrap_or_else(|| weir_os::sys::kill_self())
+}
+
+/// Pins a page unless that has been done; lets go of the one pinned longest ago for it.
+fn keep_page(e: &Weir, page: usize) {
+    let signals = thread::block_signals();
+    let known = {
+        let _inside = super::stacks::section();
+        RETURNS.lock().is_ok_and(|pages| pages.iter().any(|(p, _)| *p == page))
+    };
+    if !known {
+        let pins = e.pin_range(page * PAGE_BYTES, PAGE_BYTES);
+        let over = {
+            let _inside = super::stacks::section();
+            RETURNS.lock().ok().and_then(|mut pages| {
+                pages.push_back((page, pins));
+                if pages.len() > RETURNS_MAX { pages.pop_front() } else { None }
+            })
+        };
+        if let Some((_, pins)) = over {
+            e.unpin_range(pins);
+        }
+    }
+    thread::restore_signals(signals);
+}
+
+/// # Safety
+/// - as `makecontext(3)`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn makecontext() {
+    // Its arguments are as many as the caller says: they stay where they are.
+    core::arch::naked_asm!(
+        "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+        "call {note}",
+        "mov r11, rax",
+        "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+        "jmp r11",
+        note = sym note_context,
+    )
 }
