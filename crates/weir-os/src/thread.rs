@@ -2,6 +2,7 @@
 //! handlers and which libc does not know, and waiting without libc.
 
 use crate::mem::Mapping;
+use crate::signal;
 use crate::stack::Stack;
 use crate::sys::{Errno, syscall};
 use core::sync::atomic::AtomicU32;
@@ -178,34 +179,13 @@ core::arch::global_asm!(
 
 /// Blocks every signal but libc's own two; returns the former mask.
 pub fn block_signals() -> u64 {
-    let all_but_libc: u64 = !((1 << 31) | (1 << 32));
-    let mut old = 0u64;
-    // SAFETY: reads and writes live words of the size passed.
-    let _ = unsafe {
-        syscall(
-            libc::SYS_rt_sigprocmask,
-            [
-                libc::SIG_SETMASK as usize,
-                core::ptr::from_ref(&all_but_libc) as usize,
-                core::ptr::from_mut(&mut old) as usize,
-                8,
-                0,
-                0,
-            ],
-        )
-    };
-    old
+    const ALL_BUT_LIBCS: u64 = !(signal::bit(32) | signal::bit(33));
+    signal::change_mask(libc::SIG_SETMASK, Some(ALL_BUT_LIBCS)).unwrap_or(0)
 }
 
 /// Restores a mask that [`block_signals`] returned.
 pub fn restore_signals(mask: u64) {
-    // SAFETY: reads the live word of the size passed.
-    let _ = unsafe {
-        syscall(
-            libc::SYS_rt_sigprocmask,
-            [libc::SIG_SETMASK as usize, core::ptr::from_ref(&mask) as usize, 0, 8, 0, 0],
-        )
-    };
+    let _ = signal::change_mask(libc::SIG_SETMASK, Some(mask));
 }
 
 /// Names the calling thread (15 bytes at most), as `top -H` shows it.

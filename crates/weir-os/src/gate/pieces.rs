@@ -34,8 +34,7 @@ pub struct Parts {
     at: At,
     /// Elements of a list of buffers; 0: one buffer.
     list: usize,
-    reads: bool,
-    /// Only files on disks never make a reader wait.
+    /// It reads from something that can make a reader wait: not a file on a disk.
     waits: bool,
 }
 
@@ -60,7 +59,7 @@ impl Parts {
         let plain = usize::try_from(plain).ok();
         let list = if is_list { args[2].clamp(1, 1024) } else { 0 };
         let waits = reads && !is_on_disk(args[0]);
-        Parts { args: *args, plain, at, list, reads, waits }
+        Parts { args: *args, plain, at, list, waits }
     }
 
     /// Whether the call is a transfer.
@@ -89,7 +88,7 @@ impl Parts {
         if let At::Offset(i) = self.at {
             args[i] = self.args[i].wrapping_add(done);
         }
-        Some(Piece { nr, args, addr, len, last: self.reads && self.waits && !random })
+        Some(Piece { nr, args, addr, len, last: self.waits && !random })
     }
 
     /// The buffer that holds byte `done` of a list, from that byte on.

@@ -85,10 +85,6 @@ pub struct Stub<'a> {
 /// A call under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Its stub.
-    pub index: usize,
-    /// Head of the chain of what it pinned, plus one; 0 for nothing.
-    pub pins: u32,
     /// Its number.
     pub number: u32,
     /// [`crate::thread::id`] of the calling thread.
@@ -243,8 +239,6 @@ impl Stubs {
     fn describe(&self, i: usize) -> Call {
         let row = self.row(i);
         Call {
-            index: i,
-            pins: row.w32[word::PINS].load(Ordering::Relaxed),
             number: row.w32[word::NUMBER].load(Ordering::Relaxed),
             thread: row.w64[word::THREAD].load(Ordering::Relaxed) as usize,
             stack: row.w64[word::STACK].load(Ordering::Relaxed) as usize,
@@ -302,11 +296,6 @@ impl Stub<'_> {
         self.stubs.state(self.index).store(ACTIVE, Ordering::Release);
         self.stubs.stub_addr(self.index)
     }
-
-    /// Gives it back unused.
-    pub fn cancel(self) {
-        self.stubs.state(self.index).store(FREE, Ordering::Release);
-    }
 }
 
 #[cfg(test)]
@@ -316,38 +305,15 @@ mod tests {
     /// Far from the engine's own places.
     const SPACE: usize = 0x3800_0000_0000;
 
-    /// Jumps to a stub as a signal handler would by its return, with getpid in rax.
-    fn call_through(stubs: &Stubs, stub: Stub<'_>) -> isize {
-        let result: isize;
-        // SAFETY: the stub makes the call and comes back to label 2.
-        unsafe {
-            let back: usize;
-            core::arch::asm!("lea {}, [rip + 2f]", "jmp 3f", "2:", "3:", out(reg) back);
-            let _ = back;
-            let row = stub.row() as *const Line;
-            let at = stub.ready(0, libc::SYS_getpid as u32, 7, 1, 2);
-            core::arch::asm!(
-                "lea rcx, [rip + 2f]",
-                "mov [{row} + {offset}], rcx",
-                "jmp {at}",
-                "2:",
-                row = in(reg) row,
-                offset = const BACK_OFFSET,
-                at = in(reg) at,
-                inlateout("rax") libc::SYS_getpid as isize => result,
-                out("rcx") _, out("r11") _,
-            );
-        }
-        let _ = &stubs;
-        result
-    }
-
     #[test]
     fn a_stub_makes_the_call_marks_it_done_and_comes_back() {
         let stubs = Stubs::new(SPACE).unwrap();
         let stub = stubs.claim(640, &mut |_| panic!("nothing pinned yet")).unwrap();
         assert_eq!(stub.index, 10);
-        assert_eq!(call_through(&stubs, stub), std::process::id() as isize);
+        let at = stub.ready(0, libc::SYS_getpid as u32, 7, 1, 2);
+        // SAFETY: a call without pointers.
+        let pid = unsafe { stubs.call(at, libc::SYS_getpid as usize, [0; 6]) };
+        assert_eq!(pid, std::process::id() as isize);
         let mut released = Vec::new();
         stubs.harvest(&mut |p| released.push(p));
         assert_eq!(released, [7]);

@@ -28,20 +28,20 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     };
     // SAFETY: as above.
     let mark = unsafe { (*info).si_errno };
-    if code != SYS_SECCOMP
-        || mark != i32::from(TRAP_MARK) && state::engine().is_none_or(|e| !repeats(e, context.ip()))
-    {
+    let stubs = state::engine().and_then(|e| Some((e, e.stubs()?)));
+    let Some((e, stubs)) = stubs.filter(|_| code == SYS_SECCOMP) else {
         return deliver::deliver(number, info, &mut context);
-    }
-    let Some(e) = state::engine() else { return deliver::deliver(number, info, &mut context) };
-    let repeated = e.stubs().and_then(|s| s.index_of(context.ip()).map(|i| (s, i)));
-    if let Some((stubs, index)) = repeated {
+    };
+    if let Some(index) = stubs.index_of(context.ip()) {
         // A filter of the program's own trapped the call when it was made again.
         let back = stubs.back(index);
         stubs.abandon(index, &mut |pins| e.unpin_range(pins));
         context.set_ip(back);
         // SAFETY: the live siginfo.
         unsafe { info.cast::<u8>().add(ADDRESS_OFFSET).cast::<usize>().write(back) };
+        return deliver::deliver(number, info, &mut context);
+    }
+    if mark != i32::from(TRAP_MARK) {
         return deliver::deliver(number, info, &mut context);
     }
     let args = context.args();
@@ -65,11 +65,6 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         },
     }
     stacks::tend(e, &mut context);
-}
-
-/// Whether an instruction pointer lies in a stub.
-fn repeats(e: &Weir, ip: usize) -> bool {
-    e.stubs().is_some_and(|s| s.index_of(ip).is_some())
 }
 
 /// Calls that Weir answers itself: about memory, and about the signals that it keeps.
@@ -114,26 +109,32 @@ fn memory(nr: i64, a: [usize; 6]) -> isize {
     }
 }
 
+/// Calls `f` while what lies at these places (as many bytes each) stays in memory, if it is managed.
+fn with_pinned<R>(e: &Weir, places: [usize; 2], bytes: usize, f: impl FnOnce() -> R) -> R {
+    let pins = places.map(|at| if e.contains(at) { e.pin_range(at, bytes) } else { 0 });
+    let r = f();
+    pins.into_iter().for_each(|chain| e.unpin_range(chain));
+    r
+}
+
 /// `sigaltstack` by a call past libc, with its structures in managed memory.
 fn change_stack(e: &Weir, [new, old, ..]: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
     const BYTES: usize = size_of::<libc::stack_t>();
-    let pins = [new, old].map(|at| if e.contains(at) { e.pin_range(at, BYTES) } else { 0 });
     let mut bytes = [0u8; BYTES];
-    let wanted = match new {
-        0 => Ok(None),
-        at => weir_os::gate::read_own(at, &mut bytes).map(|()| {
+    let result = with_pinned(e, [new, old], BYTES, || {
+        let wanted = match new {
+            0 => Ok(None),
+            at => weir_os::gate::read_own(at, &mut bytes).map(|()| {
+                // SAFETY: plain data of that size.
+                Some(unsafe { bytes.as_ptr().cast::<libc::stack_t>().read_unaligned() })
+            }),
+        };
+        wanted.and_then(|w| stacks::change_in(context, w)).and_then(|before| {
             // SAFETY: plain data of that size.
-            Some(unsafe { bytes.as_ptr().cast::<libc::stack_t>().read_unaligned() })
-        }),
-    };
-    let result = wanted.and_then(|w| stacks::change_in(context, w)).and_then(|before| {
-        // SAFETY: plain data of that size.
-        let before = unsafe { core::slice::from_raw_parts((&raw const before).cast::<u8>(), BYTES) };
-        if old == 0 { Ok(()) } else { weir_os::gate::write_own(old, before) }
+            let before = unsafe { core::slice::from_raw_parts((&raw const before).cast::<u8>(), BYTES) };
+            if old == 0 { Ok(()) } else { weir_os::gate::write_own(old, before) }
+        })
     });
-    for chain in pins {
-        e.unpin_range(chain);
-    }
     Some(result.map_or_else(|e| -(e.0 as isize), |()| 0))
 }
 
@@ -144,11 +145,10 @@ fn change_mask(e: &Weir, a: [usize; 6], context: &mut Context<'_>) -> Option<isi
     if size != size_of::<Mask>() {
         return None;
     }
-    let pins = [set, old].map(|at| if e.contains(at) { e.pin_range(at, size) } else { 0 });
     let mut wanted: Mask = 0;
     let mut bytes = [0u8; size_of::<Mask>()];
-    let result = (|| {
-        let before = *context.mask() & !OURS | masks::blocked_now();
+    let result = with_pinned(e, [set, old], size, || {
+        let before = *context.mask() & !OURS | masks::blocked_at(context.sp());
         if set != 0 {
             weir_os::gate::read_own(set, &mut bytes).ok()?;
             wanted = Mask::from_ne_bytes(bytes);
@@ -158,10 +158,7 @@ fn change_mask(e: &Weir, a: [usize; 6], context: &mut Context<'_>) -> Option<isi
             weir_os::gate::write_own(old, &before.to_ne_bytes()).ok()?;
         }
         Some(0)
-    })();
-    for chain in pins {
-        e.unpin_range(chain);
-    }
+    });
     if result.is_some() && set != 0 {
         masks::believe_change(how as i32, wanted);
     }

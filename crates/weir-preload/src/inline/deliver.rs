@@ -5,7 +5,7 @@ use super::{ALL, OURS, taken};
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use weir_os::gate::area::Area;
-use weir_os::signal::{self, Action, Mask, bit};
+use weir_os::signal::{self, Action, Handler, Mask, bit};
 
 const DEFAULT: usize = 0;
 const IGNORED: usize = 1;
@@ -96,18 +96,18 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
 fn call(number: i32, action: Action, info: *mut libc::siginfo_t, context: &mut Context<'_>) {
     let deferred = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { bit(number) };
     let _ = signal::change_mask(libc::SIG_SETMASK, Some((*context.mask() | action.mask) & !OURS));
-    // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes
-    // fewer arguments ignores the others.
-    with_blocked(deferred | action.mask & OURS, || unsafe {
-        let f: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t) =
-            core::mem::transmute::<usize, _>(action.handler);
-        f(number, info, context.raw());
-    });
+    run_handler(action.handler, deferred | action.mask & OURS, number, info, context.raw());
     let _ = signal::change_mask(libc::SIG_SETMASK, Some(ALL));
 }
 
 /// Runs a handler of the program during which it believes these of Weir's signals to be blocked.
-pub fn with_blocked(blocked: Mask, handler: impl FnOnce()) {
+pub fn run_handler(
+    handler: usize,
+    blocked: Mask,
+    number: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) {
     let area = Area::current();
     let here = 0u8;
     let already = super::masks::blocked_now();
@@ -115,7 +115,9 @@ pub fn with_blocked(blocked: Mask, handler: impl FnOnce()) {
         area.handler_stack.swap(&raw const here as u64, Ordering::Relaxed),
         area.handler_blocked.swap(blocked | already, Ordering::Relaxed),
     );
-    handler();
+    // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes fewer
+    // arguments ignores the others.
+    unsafe { core::mem::transmute::<usize, Handler>(handler)(number, info, context) };
     area.handler_stack.store(before.0, Ordering::Relaxed);
     area.handler_blocked.store(before.1, Ordering::Relaxed);
     super::masks::settle_pending();

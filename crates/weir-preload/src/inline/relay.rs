@@ -86,15 +86,7 @@ extern "C" fn run(number: c_int, info: *mut libc::siginfo_t, raw: *mut libc::uco
     let mut context = unsafe { Context::new(raw) };
     let believed = masks::blocked_at(context.sp());
     *context.mask() |= believed;
-    deliver::with_blocked(blocked, || {
-        // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes
-        // fewer arguments ignores the others.
-        unsafe {
-            let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t) =
-                core::mem::transmute::<usize, _>(handler);
-            f(number, info, raw);
-        }
-    });
+    deliver::run_handler(handler, blocked, number, info, raw);
     let wanted = *context.mask() & OURS;
     *context.mask() &= !OURS;
     if wanted != believed {

@@ -13,9 +13,9 @@ use crate::page::region::Kind;
 use crate::reclaim::compress::Bench;
 use crate::reclaim::{self, Effort};
 use crate::stats;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::pager::{Intake, KernelPager};
 use weir_os::stack::Stack;
 use weir_os::sys::Errno;
@@ -261,62 +261,54 @@ fn new_desk() -> (Stack, Box<Bench>) {
     }
 }
 
-/// Streams that somebody else should fetch ahead.
+/// Streams that somebody else should fetch ahead. Used inside the gate only, but for the wait.
 #[derive(Debug)]
 struct Streams {
-    lock: Lock,
+    rows: Mutex<Vec<Ahead>>,
+    /// Their number, for the thread that sleeps while there are none.
     waiting: AtomicU32,
-    /// first page (32) | stride (32), and count (32) | place in use (1); `state` apart.
-    rows: [[AtomicU64; 3]; STREAMS],
 }
 
 impl Default for Streams {
     fn default() -> Streams {
-        Streams {
-            lock: Lock::default(),
-            waiting: AtomicU32::new(0),
-            rows: [const { [const { AtomicU64::new(0) }; 3] }; STREAMS],
-        }
+        // All the room it will need: a fault allocates nothing.
+        Streams { rows: Mutex::new(Vec::with_capacity(STREAMS)), waiting: AtomicU32::new(0) }
     }
 }
 
 impl Streams {
+    fn rows(&self) -> MutexGuard<'_, Vec<Ahead>> {
+        // Panics end the process, so a poisoned lock is never seen.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn post(&self, a: Ahead) {
-        let guard = self.lock.lock();
-        let n = self.waiting.load(Ordering::Relaxed) as usize;
-        if n < STREAMS {
-            let row = &self.rows[n];
-            row[0].store(u64::from(a.first.0) | u64::from(a.stride as u32) << 32, Ordering::Relaxed);
-            row[1].store(u64::from(a.count), Ordering::Relaxed);
-            row[2].store(a.state, Ordering::Relaxed);
-            self.waiting.store(n as u32 + 1, Ordering::Release);
+        let mut rows = self.rows();
+        let before = rows.len();
+        if before < STREAMS {
+            rows.push(a);
+            self.waiting.store(rows.len() as u32, Ordering::Release);
         }
-        drop(guard);
-        if n == 0 {
+        drop(rows);
+        if before == 0 {
             thread::futex_wake(&self.waiting, 1);
         }
     }
 
     /// The stream posted last: it is the one that somebody works on now.
     fn take(&self) -> Option<Ahead> {
-        let _guard = self.lock.lock();
-        let n = self.waiting.load(Ordering::Relaxed).checked_sub(1)?;
-        self.waiting.store(n, Ordering::Release);
-        let row = &self.rows[n as usize];
-        let place = row[0].load(Ordering::Relaxed);
-        Some(Ahead {
-            first: PageId(place as u32),
-            stride: (place >> 32) as i32,
-            count: row[1].load(Ordering::Relaxed) as u32,
-            state: row[2].load(Ordering::Relaxed),
-        })
+        let mut rows = self.rows();
+        let last = rows.pop();
+        self.waiting.store(rows.len() as u32, Ordering::Release);
+        last
     }
 
     fn wait(&self) {
         let _ = thread::futex_wait(&self.waiting, 0, None);
     }
 
-    pub(super) fn reset(&self) {
+    fn reset(&self) {
+        self.rows().clear();
         self.waiting.store(0, Ordering::Relaxed);
     }
 }

@@ -209,17 +209,18 @@ impl Engine<KernelPager> {
     }
 
     fn housekeeping(&self, idle: bool) {
+        if let Some(chore) = self.inline.chore.get() {
+            chore(); // not inside: it may enter the gate itself
+        }
         let _inside = self.gate.enter();
         #[cfg(target_arch = "x86_64")]
-        self.harvest_calls();
+        if self.core.pins.ranges() > 0 {
+            self.harvest_calls();
+            self.bury_calls();
+        }
         self.core.frames.shed_excess(&self.core.pager);
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
-        }
-        #[cfg(target_arch = "x86_64")]
-        self.bury_calls();
-        if let Some(chore) = self.inline.chore.get() {
-            chore();
         }
         self.core.publish();
         self.watch();
