@@ -109,6 +109,30 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> 
     unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(|_| ()) }
 }
 
+/// Moves the pages of a range elsewhere and leaves the range mapped and empty (`MREMAP_DONTUNMAP`,
+/// kernel 5.7); what was mapped at the destination is replaced. After an error the destination is
+/// mapped, empty and writable again.
+///
+/// # Safety
+/// - nobody may rely on the contents of the destination, or on the pages staying at the source.
+pub unsafe fn lift(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) as usize;
+    // SAFETY: passed on to the caller.
+    let moved = unsafe { syscall(libc::SYS_mremap, [src, len, len, flags, dst, 0]) };
+    moved.map(|_| ()).inspect_err(|_| {
+        // Some errors come after the destination was unmapped. EEXIST: not this one.
+        let again = Mapping::map(dst, len, PROT_RW, libc::MAP_FIXED_NOREPLACE);
+        core::mem::forget(again);
+    })
+}
+
+/// Whether this kernel can [`lift`].
+pub fn can_lift() -> bool {
+    let Ok(m) = Mapping::anon(2 * PAGE_BYTES) else { return false };
+    // SAFETY: both pages are ours.
+    unsafe { lift(m.base() + PAGE_BYTES, m.base(), PAGE_BYTES).is_ok() }
+}
+
 /// Drops the contents of a range: its pages leave RAM, later reads give zeros (or a fault that
 /// userfaultfd sees).
 ///

@@ -27,6 +27,8 @@ pub struct KernelPager {
     intake: Intake,
     space: Mapping,
     arena: Mapping,
+    /// Bytes at the arena's end that are not watched: where lifted pages go.
+    lift_len: usize,
     /// Unregistered memory where fresh frames are born zeroed before they move into the arena.
     nursery: Mapping,
     nursery_busy: AtomicBool,
@@ -57,7 +59,8 @@ pub enum Intake {
 
 impl KernelPager {
     /// Opens a userfaultfd, reserves nothing: takes over `space` (reserved, no access yet) and
-    /// `arena` (read-write, untouched) and registers them.
+    /// `arena` (read-write, untouched) and registers them, but for the last `lift_len` bytes of the
+    /// arena: [`KernelPager::lift`] puts pages there.
     ///
     /// Errors: those of opening the userfaultfd; ENOSYS when `kind` asks for MOVE and the kernel
     /// has none.
@@ -70,6 +73,7 @@ impl KernelPager {
         intake: Intake,
         space: Mapping,
         arena: Mapping,
+        lift_len: usize,
     ) -> Result<KernelPager, Errno> {
         let uffd = Self::open(kind, intake)?;
         let moves = uffd.features() & uffd::MOVE != 0;
@@ -85,6 +89,7 @@ impl KernelPager {
             intake,
             space,
             arena,
+            lift_len,
             nursery,
             nursery_busy: AtomicBool::new(false),
             calls: AtomicU64::new(0),
@@ -101,10 +106,11 @@ impl KernelPager {
         intake: Intake,
         space: Mapping,
         arena: Mapping,
+        lift_len: usize,
     ) -> Result<KernelPager, Errno> {
         // SAFETY: both mappings are owned, the space has no access yet (reserved), so nobody can
         // fault before the owner of the pager opens pages; the arena is touched through it alone.
-        unsafe { KernelPager::new(kind, intake, space, arena) }
+        unsafe { KernelPager::new(kind, intake, space, arena, lift_len) }
     }
 
     fn open(kind: Kind, intake: Intake) -> Result<Uffd, Errno> {
@@ -144,7 +150,7 @@ impl KernelPager {
         if self.moves {
             // In copy mode the arena is ordinary memory: frames there are born on first write.
             // SAFETY: as above.
-            unsafe { self.uffd.register(self.arena.base(), self.arena.len(), false)? };
+            unsafe { self.uffd.register(self.arena.base(), self.arena.len() - self.lift_len, false)? };
         }
         Ok(())
     }
@@ -295,6 +301,21 @@ impl KernelPager {
             p = finish(self.move_exclusive(dst, src, PAGE_BYTES, true, Wake::No), n);
         }
         (p, self.arrived(dst, p.done))
+    }
+
+    /// Program to arena by moving page tables: whatever lies in the pages at `page..` lies in the
+    /// slots at `slot..` afterwards, holes included, for the price of one call and one TLB flush. The
+    /// pages must be of one mapping; the slots empty and in the part that is not watched. Pages in
+    /// use by the kernel (direct I/O) move too: the caller knows that there are none.
+    ///
+    /// Errors: EFAULT or EINVAL when the pages are of several mappings, ENOMEM when the process has
+    /// too many mappings. Nothing has moved then.
+    pub fn lift(&self, slot: usize, page: usize, n: usize) -> Result<(), Errno> {
+        let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
+        assert!(dst >= self.arena.base() + self.arena.len() - self.lift_len, "lift slot");
+        self.count(1);
+        // SAFETY: the pager owns both ranges; the destination holds nothing.
+        unsafe { mem::lift(dst, src, len) }
     }
 
     /// As `drain` for one page of a mapping that nobody can write to, which MOVE refuses. The

@@ -246,6 +246,17 @@ pub fn id() -> usize {
     id
 }
 
+/// Processors that this process may run on; 1 when the kernel does not say.
+pub fn processors() -> u32 {
+    let mut mask = [0u64; 128];
+    // SAFETY: the kernel writes at most the given length to the buffer.
+    let n = unsafe {
+        let args = [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0];
+        syscall(libc::SYS_sched_getaffinity, args)
+    };
+    n.map_or(1, |_| mask.iter().map(|w| w.count_ones()).sum::<u32>().max(1))
+}
+
 /// Whether a thread of this process has ended.
 pub fn has_ended(tid: u32) -> bool {
     let pid = crate::sys::getpid() as usize;

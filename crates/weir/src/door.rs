@@ -29,6 +29,9 @@ pub trait Pager: Sync {
     /// tells which pages surely arrived; `settle_slot` settles the others. Stops with EBUSY: pinned;
     /// ENOENT: nothing mapped; EINVAL: not plain memory.
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64);
+    /// Program to arena, everything in the pages with its holes, by one call; see
+    /// [`KernelPager::lift`]. An error: nothing moved.
+    fn lift(&self, slot: Slot, page: PageId, n: u32) -> Result<(), Errno>;
     /// Whether `drain` passes over holes for free; otherwise only runs without holes are asked for.
     fn sweeps_holes(&self) -> bool;
     /// As `drain` for one page that nobody can write to. ENOENT: a hole, which is zeros now.
@@ -89,6 +92,9 @@ impl Pager for KernelPager {
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
         let (p, moved) = KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize);
         (done(p), moved)
+    }
+    fn lift(&self, slot: Slot, page: PageId, n: u32) -> Result<(), Errno> {
+        KernelPager::lift(self, slot.0 as usize, page.0 as usize, n as usize)
     }
     fn sweeps_holes(&self) -> bool {
         self.moves()

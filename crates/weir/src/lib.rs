@@ -8,6 +8,7 @@
 #[cfg(not(loom))]
 pub mod config;
 #[cfg(not(loom))]
+pub mod demand;
 pub mod door;
 #[cfg(not(loom))]
 pub mod engine;

@@ -15,6 +15,15 @@ pub const SPACE_PER_BUDGET_MIN: u64 = 2;
 /// a few free frames each are not empty.
 pub const ARENA_PER_BUDGET: u64 = 3;
 
+/// Blocks lifted out of the program by one call: a page table's worth, 2 MiB, because the kernel
+/// moves a whole table as fast as one page.
+pub const LIFT_BLOCKS: u32 = 8;
+/// Most windows for lifted pages: in the worst case each is a mapping of its own, of which a
+/// process may have 65530 by default.
+pub const LIFT_WINDOWS_MAX: u32 = 24 << 10;
+/// Never more than this share of the frames by one call.
+pub const LIFT_SHARE: u32 = 16;
+
 /// RAM set aside for what is not frames: stacks and scratch of the engine threads, tables of
 /// windows and spans. The rest of the metadata is charged as it is touched.
 pub const FIXED_OVERHEAD_BYTES: u64 = 1 << 20;

@@ -2,12 +2,13 @@
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
 use crate::config::Codec as CodecSetting;
+use crate::demand::Demand;
 use crate::door::Pager;
 use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, METADATA_AHEAD_BYTES, STAGED_SHARE,
+    GROW_AHEAD, LIFT_BLOCKS, METADATA_AHEAD_BYTES, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
@@ -28,6 +29,8 @@ pub struct Geometry {
     pub pages: u32,
     /// Windows of the frame arena.
     pub windows: u32,
+    /// Windows beyond those, into which pages are lifted; 0: no lifting.
+    pub lift_windows: u32,
     /// Budget in bytes.
     pub budget_bytes: u64,
     /// Largest share of the frames that the pool may take, in percent.
@@ -42,12 +45,10 @@ impl Geometry {
 
     /// Windows of an arena for this budget.
     pub fn arena_windows(budget_bytes: u64) -> u32 {
-        ((u64::from(Self::frames(budget_bytes)) * ARENA_PER_BUDGET).div_ceil(u64::from(BLOCK_PAGES))) as u32
+        (((u64::from(Self::frames(budget_bytes)) * ARENA_PER_BUDGET).div_ceil(u64::from(BLOCK_PAGES))) as u32)
+            .next_multiple_of(LIFT_BLOCKS)
     }
 }
-
-/// Faults in a row by one thread that make it the only one.
-const SOLO_FAULTS: u32 = 128;
 
 /// Bytes of a block's row.
 const ROW_BYTES: i64 = 64;
@@ -83,11 +84,8 @@ pub struct Core<P> {
     keep_sample: AtomicU32,
     /// Pages in frames with a kept copy.
     kept: AtomicU64,
-    /// Positive while faults take single pages.
-    demand: AtomicI32,
-    /// The thread that faulted last, and its faults in a row: see `reclaims_itself`.
-    faulter: AtomicU64,
-    solo: AtomicU32,
+    /// What faults ask for.
+    pub demand: Demand,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: AtomicU64,
     /// Pages locked in memory by the program.
@@ -108,10 +106,10 @@ impl<P: Pager> Core<P> {
             table: PageTable::new(g.pages as usize).map_err(memory)?,
             resident: ResidentSet::default(),
             pins: Pins::default(),
-            frames: Frames::new(g.windows, limit).map_err(memory)?,
+            frames: Frames::new(g.windows, g.lift_windows, limit).map_err(memory)?,
             pool: Pool::new(g.windows, 0).map_err(memory)?,
             stats: Stats::default(),
-            staged: StagedQueue::new(g.windows).map_err(memory)?,
+            staged: StagedQueue::new(g.windows + g.lift_windows).map_err(memory)?,
             seed,
             codec,
             budget_bytes: g.budget_bytes,
@@ -120,9 +118,7 @@ impl<P: Pager> Core<P> {
             keep_score: AtomicI32::new(0),
             keep_sample: AtomicU32::new(0),
             kept: AtomicU64::new(0),
-            demand: AtomicI32::new(0),
-            faulter: AtomicU64::new(0),
-            solo: AtomicU32::new(0),
+            demand: Demand::default(),
             progress: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
@@ -195,31 +191,12 @@ impl<P: Pager> Core<P> {
         self.frames.free() + self.frames.limit().saturating_sub(self.frames.existing())
     }
 
-    /// Notes what a fault takes: a single page by copy into a new frame, a run by moving frames.
-    pub fn note_demand(&self, run: u32) {
-        const BOUND: i32 = 64;
-        let d = self.demand.load(Ordering::Relaxed);
-        let next = match run {
-            1 => (d + 1).min(BOUND),
-            2..8 => d,
-            _ => (d - 8).max(-BOUND),
-        };
-        if next != d {
-            self.demand.store(next, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether faults mostly take new frames, which free ones in the arena have to make room for.
-    pub fn wants_credit(&self) -> bool {
-        self.demand.load(Ordering::Relaxed) > 0
-    }
-
     /// Turns free frames into room for new ones, or the reverse, as faults want it. Returns how many.
     pub fn balance(&self) -> u32 {
         let free = self.frames.free();
-        if self.wants_credit() {
+        if self.demand.wants_credit() {
             let spare = free.saturating_sub(FREE_FLOOR);
-            return if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare) } else { 0 };
+            return if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare, 1) } else { 0 };
         }
         if free < self.frames_wanted() { self.frames.grow(&self.pager).unwrap_or(0) } else { 0 }
     }
@@ -229,32 +206,13 @@ impl<P: Pager> Core<P> {
         self.high_mark().clamp(FREE_FLOOR, GROW_AHEAD)
     }
 
-    /// Whether the faulting thread reclaims for itself: it takes single pages and is the only one that
-    /// faults, so no other processor has to be interrupted to forget what it has used.
-    pub fn reclaims_itself(&self) -> bool {
-        self.solo.load(Ordering::Relaxed) >= SOLO_FAULTS && self.wants_credit()
-    }
-
-    /// Notes who faults, where faults are resolved by the threads that take them.
-    pub fn note_faulter(&self, thread: u64) {
-        let alone = self.faulter.load(Ordering::Relaxed) == thread;
-        let before = self.solo.load(Ordering::Relaxed);
-        if !alone {
-            self.faulter.store(thread, Ordering::Relaxed);
-        }
-        let now = if alone { (before + 1).min(SOLO_FAULTS) } else { 0 };
-        if now != before {
-            self.solo.store(now, Ordering::Relaxed);
-        }
-    }
-
     /// Wakes the background reclaimer if it has work.
     pub fn kick_if_low(&self) {
-        if self.reclaims_itself() && self.available() > self.low_mark() / 2 {
+        if self.demand.crowded() && self.available() > self.low_mark() / 2 {
             return;
         }
         let excess = self.frames.existing() > self.frames.limit();
-        let unbalanced = match self.wants_credit() {
+        let unbalanced = match self.demand.wants_credit() {
             true => self.frames.credit() < BLOCK_PAGES && self.frames.free() > FREE_FLOOR + BLOCK_PAGES,
             false => self.frames.credit() > 0 && self.frames.free() < self.frames_wanted() / 2,
         };

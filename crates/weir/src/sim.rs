@@ -159,6 +159,22 @@ impl Pager for FakePager {
         (all(n), moved)
     }
 
+    fn lift(&self, slot: Slot, page: PageId, n: u32) -> Result<(), Errno> {
+        let mut s = self.state.lock().unwrap();
+        let call = s.calls;
+        s.calls += 1;
+        if let Some(e) = s.fail_drain_at.remove(&call) {
+            return Err(e);
+        }
+        for i in 0..n {
+            assert!(!self.has_frame(Slot(slot.0 + i)), "lifted into a slot that has a frame");
+            if let Some(bytes) = self.space.lock().unwrap()[(page.0 + i) as usize].take() {
+                self.put((slot.0 + i) as usize, &bytes);
+            }
+        }
+        Ok(())
+    }
+
     fn sweeps_holes(&self) -> bool {
         true
     }

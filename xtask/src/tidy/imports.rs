@@ -15,6 +15,7 @@ const HEIGHTS: &[(&str, u8)] = &[
     ("tier", 3),
     ("frames", 3),
     ("page", PAGE),
+    ("demand", PAGE),
     ("limits", 1),
     ("sync", 1),
     ("error", 1),

@@ -262,7 +262,12 @@ impl<P: Pager> Engine<P> {
         let gains_write = r.prot & PROT_WRITE == 0 && prot & PROT_WRITE != 0;
         let mut result = Ok(());
         if !gains_write {
-            // From here on MOVE refuses what it may no longer take; the masks follow.
+            // MOVE would refuse what it may no longer take, a lift would not: nothing leaves meanwhile.
+            each_block(r.start, r.end(), |block, mask| {
+                let row = self.core.table.block(block);
+                let _guard = row.lock();
+                row.set_fixed(row.fixed() | mask);
+            });
             result = self.core.pager.protect(PageId(r.start), r.pages, prot);
         }
         each_block(r.start, r.end(), |block, mask| {

@@ -24,7 +24,9 @@ use weir_os::thread;
 /// Threads that can resolve faults at the same moment; more wait for a desk.
 pub const DESKS: usize = 128;
 /// Frames freed by a faulting thread that keeps room for itself: bounds how long one fault takes.
-const OWN_BATCH: u32 = 16;
+const OWN_BATCH: u32 = 3;
+/// Room for new frames below which free ones are given up for it.
+const CREDIT_LOW: u32 = 32;
 /// Stack of a desk.
 const STACK_BYTES: usize = 64 << 10;
 /// Streams waiting for the thread that fetches ahead; when it is full the newest is forgotten.
@@ -126,8 +128,8 @@ impl Engine<KernelPager> {
         let mut verdict = Verdict::Retry;
         self.at_desk(|desk, bench| {
             let start = thread::now_ns();
-            stats::add(&self.core.stats.faults, 1);
-            self.core.note_faulter(thread::id() as u64);
+            let nth = self.core.stats.faults.fetch_add(1, Ordering::Relaxed);
+            self.core.demand.note_faulter(thread::id(), nth);
             self.begin_serving(desk, page, start);
             let settled = self.resolve_or_reclaim(bench, page, (thread::id() >> 8) as u32);
             self.end_serving(desk);
@@ -168,12 +170,12 @@ impl Engine<KernelPager> {
     /// A small batch of reclaim by the faulting thread, when room gets short.
     fn keep_room(&self, bench: &mut Bench) {
         let core = &self.core;
-        if !core.reclaims_itself() || core.available() >= core.low_mark() {
+        if !core.demand.crowded() || core.available() >= core.low_mark() {
             return;
         }
         stats::add(&core.stats.own_reclaims, 1);
         reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
-        if core.frames.credit() < OWN_BATCH {
+        if core.frames.credit() < CREDIT_LOW {
             core.balance();
         }
     }

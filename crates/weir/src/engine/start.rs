@@ -4,7 +4,7 @@ use super::Engine;
 use super::inline::GateHalf;
 use crate::config::{Pager as PagerKind, Settings};
 use crate::error::StartError;
-use crate::limits::{BUDGET_BYTES_MIN, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN};
+use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN};
 use crate::page::id::BLOCK_PAGES;
 use crate::reclaim::compress::Bench;
 use crate::shared::{Core, Geometry};
@@ -34,13 +34,18 @@ impl Engine<KernelPager> {
         }
         let (space, gate) = reserve_space(budget, intake)?;
         let windows = Geometry::arena_windows(budget);
-        let arena = Mapping::anon(windows as usize * BLOCK_PAGES as usize * PAGE_BYTES)
+        // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
+        let lifts = intake == Intake::InThread && weir_os::mem::can_lift();
+        let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
+        let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
+        let arena = Mapping::anon((windows + lift_windows) as usize * window_bytes)
             .map_err(StartError::AddressSpace)?;
         space.name(c"weir-space");
         arena.name(c"weir-arena");
         let geometry = Geometry {
             pages: (space.len() / PAGE_BYTES) as u32,
             windows,
+            lift_windows,
             budget_bytes: budget,
             pool_max_percent: u32::from(settings.pool_max_percent),
         };
@@ -50,7 +55,8 @@ impl Engine<KernelPager> {
             PagerKind::Move => Kind::Move,
             PagerKind::Copy => Kind::Copy,
         };
-        let pager = KernelPager::open_over(kind, intake, space, arena).map_err(StartError::Userfaultfd)?;
+        let pager = KernelPager::open_over(kind, intake, space, arena, lift_windows as usize * window_bytes)
+            .map_err(StartError::Userfaultfd)?;
         let copy = !pager.moves();
         let core = Core::new(pager, geometry, seed(), settings.codec)?;
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);

@@ -42,8 +42,11 @@ struct World {
 
 fn world(seed: u64) -> World {
     let windows = Geometry::arena_windows(BUDGET);
-    let geometry = Geometry { pages: PAGES, windows, budget_bytes: BUDGET, pool_max_percent: 90 };
-    let core = Core::new(FakePager::new(PAGES, windows), geometry, 7, Codec::Auto).unwrap();
+    // Every other world lifts.
+    let lift_windows = if seed.is_multiple_of(2) { windows } else { 0 };
+    let geometry =
+        Geometry { pages: PAGES, windows, lift_windows, budget_bytes: BUDGET, pool_max_percent: 90 };
+    let core = Core::new(FakePager::new(PAGES, windows + lift_windows), geometry, 7, Codec::Auto).unwrap();
     let rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng }
 }

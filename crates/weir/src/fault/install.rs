@@ -5,7 +5,7 @@ use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
-use crate::page::{BlockId, PageId, Slot};
+use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
@@ -32,7 +32,7 @@ pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
 /// Creates fresh frames when few are free and the budget allows; what single faults need is left.
 pub fn ensure_frames<P: Pager>(core: &Core<P>) {
-    let kept = if core.wants_credit() { CREDIT_KEPT } else { 0 };
+    let kept = if core.demand.wants_credit() { CREDIT_KEPT } else { 0 };
     while core.frames.free() < BLOCK_PAGES + KEPT_FOR_POOL && core.frames.credit() > kept {
         // An error means that the kernel has no memory: reclaim will have to do.
         if core.frames.grow(&core.pager).unwrap_or(0) == 0 {
@@ -99,6 +99,10 @@ fn is_staged<P: Pager>(core: &Core<P>, page: PageId) -> bool {
 fn take_back<P: Pager>(core: &Core<P>, block: BlockId, start: u32, len: u32) -> u32 {
     let Some(window) = core.table.block(block).window() else { return 0 };
     let page = block.page(start);
+    core.demand.note(len);
+    if len == 1 && core.demand.wants_credit() && core.frames.take_credit(1) {
+        return copy_back(core, window, page);
+    }
     let n = fill(core, page, window.slot(start), len);
     for i in 0..n {
         let word = core.table.word(PageId(page.0 + i));
@@ -106,6 +110,24 @@ fn take_back<P: Pager>(core: &Core<P>, block: BlockId, start: u32, len: u32) -> 
     }
     core.staged.sub_pages(n);
     count(&core.stats.in_staged, n);
+    n
+}
+
+/// A single staged page is copied into a new frame and leaves the old one free: no flush.
+fn copy_back<P: Pager>(core: &Core<P>, window: WindowId, page: PageId) -> u32 {
+    let slot = window.slot(page.index());
+    let n = ride_out(core, 1, |_| {
+        with_frame(&core.pager, slot, |bytes| core.pager.fill_copy(page, bytes, Wake::Yes))
+    });
+    if n == 0 {
+        core.frames.vanished(1);
+        return 0;
+    }
+    let word = core.table.word(page);
+    let _ = word.try_take_back(word.load());
+    core.frames.release(window, 1 << page.index());
+    core.staged.sub_pages(1);
+    count(&core.stats.in_staged, 1);
     n
 }
 
@@ -119,7 +141,7 @@ fn fetch_run<P: Pager>(
     need: u32,
     lost: &mut u64,
 ) -> Option<u32> {
-    core.note_demand(len);
+    core.demand.note(len);
     let spare = core.available().saturating_sub(KEPT_FOR_POOL);
     let readahead = spare.saturating_sub(FREE_RESERVE);
     if spare < need {

@@ -64,6 +64,32 @@ impl BitSet {
         members.into_iter().find(|m| f(*m))
     }
 
+    /// The first of `n` (1..=8) neighbouring members within an aligned group of eight, lowest first.
+    pub fn first_run(&self, n: u32) -> Option<u32> {
+        /// Bit `b`, set: a run of `n` that begins at `b` stays in its group.
+        fn starts(n: u32) -> u64 {
+            (0xff >> (n - 1)) * 0x0101_0101_0101_0101
+        }
+        self.first_word(|v| {
+            let runs = (1..n).fold(v, |m, k| m & v >> k) & starts(n);
+            (runs != 0).then(|| runs.trailing_zeros())
+        })
+    }
+
+    fn first_word(&self, f: impl Fn(u64) -> Option<u32>) -> Option<u32> {
+        for i in 0..self.summary.len() {
+            let mut s = self.summary.row(i).load(Ordering::Relaxed);
+            while s != 0 {
+                let w = i * 64 + s.trailing_zeros() as usize;
+                s &= s - 1;
+                if let Some(bit) = f(self.words.row(w).load(Ordering::Relaxed)) {
+                    return Some((w * 64) as u32 + bit);
+                }
+            }
+        }
+        None
+    }
+
     pub fn last(&self) -> Option<u32> {
         for i in (0..self.summary.len()).rev() {
             let s = self.summary.row(i).load(Ordering::Relaxed);
@@ -94,6 +120,12 @@ mod tests {
         assert_eq!((s.first(), s.last()), (Some(4_096), Some(4_096)));
         assert!(s.has(4_096) && !s.has(70));
         s.set(5_000);
+        for i in [130, 131, 135, 136, 137, 138, 191, 192, 193, 194] {
+            s.set(i);
+        }
+        assert_eq!((s.first_run(2), s.first_run(3), s.first_run(4)), (Some(130), Some(136), None));
+        (200..208).for_each(|i| s.set(i));
+        assert_eq!((s.first_run(8), s.first_run(5)), (Some(200), Some(200)));
         assert_eq!((s.first_where(|m| m > 4_096), s.first_where(|m| m > 5_000)), (Some(5_000), None));
     }
 }

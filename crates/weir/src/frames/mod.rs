@@ -10,6 +10,7 @@
 //! allocator hand out single frames from alternating places, to measure what order is worth.
 
 mod bitset;
+mod shed;
 
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
@@ -28,7 +29,11 @@ pub struct Frames {
     rows: Table<[AtomicU64; 4]>,
     full: BitSet,
     partial: BitSet,
+    /// Empty windows of the watched part, into which blocks are moved.
     empty: BitSet,
+    /// Empty windows from `lifts` on, into which pages are lifted; the pool never lies there.
+    empty_lifts: BitSet,
+    lifts: u32,
     free: AtomicU32,
     existing: AtomicU32,
     limit: AtomicU32,
@@ -54,20 +59,25 @@ const ZEROED: usize = 2;
 const TAKEN: usize = 3;
 
 impl Frames {
-    /// An arena of `windows` windows, all empty, in which at most `limit` frames may exist.
-    pub fn new(windows: u32, limit: u32) -> Result<Frames, Errno> {
+    /// An arena of `windows` windows and `lift_windows` for lifted pages after them, all empty, in
+    /// which at most `limit` frames may exist.
+    pub fn new(windows: u32, lift_windows: u32, limit: u32) -> Result<Frames, Errno> {
+        let all = windows + lift_windows;
         let frames = Frames {
             lock: Lock::default(),
-            rows: Table::new(windows as usize, c"weir-windows")?,
-            full: BitSet::new(windows)?,
-            partial: BitSet::new(windows)?,
+            rows: Table::new(all as usize, c"weir-windows")?,
+            full: BitSet::new(all)?,
+            partial: BitSet::new(all)?,
             empty: BitSet::new(windows)?,
+            empty_lifts: BitSet::new(all)?,
+            lifts: windows,
             free: AtomicU32::new(0),
             existing: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
             scatter: AtomicBool::new(false),
         };
         (0..windows).for_each(|w| frames.empty.set(w));
+        (windows..all).for_each(|w| frames.empty_lifts.set(w));
         Ok(frames)
     }
 
@@ -111,7 +121,15 @@ impl Frames {
         let full = free == u64::MAX && !taken;
         self.full.put(w, full);
         self.partial.put(w, free != 0 && !full);
-        self.empty.put(w, free == 0 && held == 0 && !taken);
+        self.put_empty(w, free == 0 && held == 0 && !taken);
+    }
+
+    fn put_empty(&self, w: u32, on: bool) {
+        if w < self.lifts { self.empty.put(w, on) } else { self.empty_lifts.put(w, on) }
+    }
+
+    fn is_empty(&self, w: u32) -> bool {
+        if w < self.lifts { self.empty.has(w) } else { self.empty_lifts.has(w) }
     }
 
     /// Takes up to `n` (1..=64) consecutive free frames, as many as one window gives; ascending.
@@ -192,6 +210,22 @@ impl Frames {
         Some(WindowId(w))
     }
 
+    /// Whether there are windows for lifted pages.
+    pub fn can_lift(&self) -> bool {
+        self.lifts as usize != self.rows.len()
+    }
+
+    /// Takes `n` (1..=8) neighbouring empty windows into which pages can be lifted: the first.
+    pub fn take_empty_lifts(&self, n: u32) -> Option<WindowId> {
+        let _guard = self.lock.lock();
+        let first = self.empty_lifts.first_run(n)?;
+        for w in first..first + n {
+            self.empty_lifts.put(w, false);
+            self.put(w, TAKEN, 1);
+        }
+        Some(WindowId(first))
+    }
+
     /// Gives a taken window back; the slots in `free` hold free frames, the others are empty or
     /// were released before.
     pub fn put_window(&self, window: WindowId, free: u64, zeroed: u64) {
@@ -230,39 +264,6 @@ impl Frames {
         self.limit().saturating_sub(self.existing())
     }
 
-    /// Gives the free frames of windows in which nothing else lies back to the kernel, a window at a
-    /// time, until about `want` are gone. Returns how many.
-    pub fn shed_windows<P: Pager>(&self, pager: &P, want: u32) -> u32 {
-        let mut gone = 0;
-        while gone < want {
-            let Some((window, mask)) = self.take_idle() else { break };
-            // One call over the whole window: its other slots are empty.
-            let (first, end) = (mask.trailing_zeros(), 64 - mask.leading_zeros());
-            if pager.shed(window.slot(first), end - first).is_err() {
-                self.put_window(window, mask, 0);
-                break;
-            }
-            self.existing.fetch_sub(mask.count_ones(), Ordering::Relaxed);
-            self.put_window(window, 0, 0);
-            gone += mask.count_ones();
-        }
-        gone
-    }
-
-    /// Takes a window whose frames are all free, whole ones last: they serve streams and the pool.
-    fn take_idle(&self) -> Option<(WindowId, u64)> {
-        let _guard = self.lock.lock();
-        let idle = |w: u32| self.get(w, TAKEN) == 0 && self.get(w, HELD) == 0;
-        let w = self.partial.first_where(idle).or_else(|| self.full.first_where(idle))?;
-        let mask = self.get(w, FREE);
-        self.put(w, FREE, 0);
-        self.put(w, ZEROED, 0);
-        self.put(w, TAKEN, 1);
-        self.refile(w);
-        self.free.fetch_sub(mask.count_ones(), Ordering::Relaxed);
-        Some((WindowId(w), mask))
-    }
-
     /// Frames went back to the kernel from under the program (dropped where they were).
     pub fn vanished(&self, n: u32) {
         self.existing.fetch_sub(n, Ordering::Relaxed);
@@ -275,7 +276,7 @@ impl Frames {
         }
         {
             let _guard = self.lock.lock();
-            if let Some(w) = self.full.first() {
+            if let Some(w) = self.full.first().filter(|w| *w < self.lifts) {
                 self.put(w, FREE, 0);
                 self.put(w, ZEROED, 0);
                 self.put(w, TAKEN, 1);
@@ -335,36 +336,6 @@ impl Frames {
         result.map(|()| n)
     }
 
-    /// Gives free frames above the limit back to the kernel. Returns how many are still too many.
-    pub fn shed_excess<P: Pager>(&self, pager: &P) -> u32 {
-        loop {
-            let excess = self.existing().saturating_sub(self.limit());
-            if excess == 0 {
-                return 0;
-            }
-            let Some(run) = self.take_run(excess.min(BLOCK_PAGES)) else { return excess };
-            if pager.shed(run.slot, run.n).is_err() {
-                self.put_back(run.slot, run.n);
-                return excess;
-            }
-            self.moved_out(run.slot, run.n);
-            self.existing.fetch_sub(run.n, Ordering::Relaxed);
-        }
-    }
-
-    /// Gives every free frame back to the kernel (a forked child: they are shared with the parent,
-    /// and writing to them would copy garbage).
-    pub fn shed_all_free<P: Pager>(&self, pager: &P) {
-        while let Some(run) = self.take_run(BLOCK_PAGES) {
-            if pager.shed(run.slot, run.n).is_err() {
-                self.put_back(run.slot, run.n);
-                return;
-            }
-            self.moved_out(run.slot, run.n);
-            self.existing.fetch_sub(run.n, Ordering::Relaxed);
-        }
-    }
-
     /// Checks the allocator against itself; call when nobody is inside.
     pub fn validate(&self) -> Result<(), &'static str> {
         let _guard = self.lock.lock();
@@ -378,7 +349,7 @@ impl Frames {
             if full != self.full.has(w) || (f != 0 && !full) != self.partial.has(w) {
                 return Err("window filed wrongly");
             }
-            if self.empty.has(w) != (f | h | self.get(w, TAKEN) == 0) {
+            if self.is_empty(w) != (f | h | self.get(w, TAKEN) == 0) {
                 return Err("a window is empty or taken wrongly");
             }
             free += f.count_ones();
@@ -411,7 +382,7 @@ mod tests {
     use crate::sim::FakePager;
 
     fn setup(windows: u32, limit: u32) -> (Frames, FakePager) {
-        (Frames::new(windows, limit).unwrap(), FakePager::new(64, windows))
+        (Frames::new(windows, 0, limit).unwrap(), FakePager::new(64, windows))
     }
 
     #[test]

@@ -15,6 +15,8 @@ use core::sync::atomic::AtomicU32;
 pub const REFS_MAX: u32 = 3;
 
 const QUEUE_MASK: u32 = 3;
+/// The block went out while it was queued: its place is that of pages that are gone.
+const STALE: u32 = 4;
 const REFS_SHIFT: u32 = 8;
 const NONE: u32 = 0;
 const PROBATION: u32 = 1;
@@ -109,10 +111,14 @@ impl ResidentSet {
                 Pick::Probation => (&self.probation, PROBATION),
                 Pick::Main => (&self.main, MAIN),
             };
-            let (block, refs) = self.pop(table, queue)?;
-            let row = table.block(block);
+            let (block, policy) = self.pop(table, queue)?;
+            let (row, refs) = (table.block(block), policy >> REFS_SHIFT);
             if row.resident() == 0 {
-                continue; // emptied by the program since
+                continue; // emptied since
+            }
+            if policy & STALE != 0 {
+                self.push(table, queue, from, block, refs);
+                continue;
             }
             if refs > 0 {
                 let left = if from == MAIN { refs - 1 } else { 0 };
@@ -121,6 +127,21 @@ impl ResidentSet {
             }
             row.set_evicted_at(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
             return Some(block);
+        }
+    }
+
+    /// Notes that the pages of these blocks went out although it was not their turn: what comes back
+    /// of them is young.
+    pub fn went_early(&self, table: &PageTable, blocks: impl Iterator<Item = BlockId>) {
+        let _guard = self.lock.lock();
+        let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
+        for block in blocks {
+            let row = table.block(block);
+            let (_, policy) = row.links();
+            if policy.load(Ordering::Relaxed) & QUEUE_MASK != NONE {
+                policy.fetch_or(STALE, Ordering::Relaxed);
+            }
+            row.set_evicted_at(now);
         }
     }
 
@@ -144,6 +165,7 @@ impl ResidentSet {
         q.len.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The oldest block with its policy bits.
     fn pop(&self, table: &PageTable, q: &Queue) -> Option<(BlockId, u32)> {
         let head = q.head.load(Ordering::Relaxed);
         if head == END {
@@ -157,8 +179,7 @@ impl ResidentSet {
             q.tail.store(END, Ordering::Relaxed);
         }
         q.len.fetch_sub(1, Ordering::Relaxed);
-        let refs = policy.swap(NONE, Ordering::Relaxed) >> REFS_SHIFT;
-        Some((block, refs))
+        Some((block, policy.swap(NONE, Ordering::Relaxed)))
     }
 }
 
@@ -203,6 +224,18 @@ mod tests {
         t.block(BlockId(0)).add_resident(-1);
         assert_eq!(set.next_victim(&t), Some(BlockId(1)));
         assert_eq!(set.next_victim(&t), None);
+    }
+
+    #[test]
+    fn a_block_that_went_out_early_and_came_back_waits_as_long_as_a_new_one() {
+        let (t, set) = (table_with(4), ResidentSet::default());
+        (0..4).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+        assert_eq!(set.next_victim(&t), Some(BlockId(0)));
+        set.went_early(&t, [BlockId(1), BlockId(2)].into_iter());
+        t.block(BlockId(2)).add_resident(-1); // 1 came back, 2 did not
+        set.arrived(&t, BlockId(1), Arrival::Fetched);
+        let out: Vec<u32> = core::iter::from_fn(|| set.next_victim(&t)).map(|b| b.0).collect();
+        assert_eq!(out, [3, 1]);
     }
 
     #[test]

@@ -173,6 +173,11 @@ impl<'a> BlockRow<'a> {
         left > 0
     }
 
+    /// Whether the block is to be left alone for some turns.
+    pub fn rests(self) -> bool {
+        self.0.w64[3].load(Ordering::Relaxed) >> REST_SHIFT & REST_MASK > 0
+    }
+
     /// The block's pages did not compress (or did): leave it alone for twice as many turns as last
     /// time (or none). Under the lock.
     pub fn set_rest(self, stuck: bool) {

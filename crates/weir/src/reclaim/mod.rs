@@ -6,6 +6,7 @@
 
 pub mod compress;
 pub mod discard;
+pub mod lift;
 pub mod room;
 pub mod store;
 pub mod unmap;
@@ -60,7 +61,8 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
         if batch.freed >= want {
             break;
         }
-        // 3. Victims: unmap until the second chance is long enough. 4. One MOVE per run of a block.
+        // 3. Victims: unmap until the second chance is long enough. 4. By one
+        //    lift with their neighbours, or one MOVE per run of a block.
         let mut starved = false;
         while core.staged.pages() < mark {
             match next_unmapped(core) {

@@ -14,10 +14,18 @@ use crate::sync::Ordering;
 use weir_os::sys::Errno;
 
 fn core() -> Core<FakePager> {
-    let budget = 8 << 20;
-    let windows = Geometry::arena_windows(budget);
-    let g = Geometry { pages: 1024, windows, budget_bytes: budget, pool_max_percent: 90 };
-    let core = Core::new(FakePager::new(1024, windows), g, 1, Codec::Auto).unwrap();
+    core_with(8 << 20, false)
+}
+
+fn lifting_core() -> Core<FakePager> {
+    core_with(64 << 20, true) // a lift takes a sixteenth of the frames at most
+}
+
+fn core_with(budget_bytes: u64, lifts: bool) -> Core<FakePager> {
+    let windows = Geometry::arena_windows(budget_bytes);
+    let lift_windows = if lifts { windows } else { 0 };
+    let g = Geometry { pages: 1024, windows, lift_windows, budget_bytes, pool_max_percent: 90 };
+    let core = Core::new(FakePager::new(1024, windows + lift_windows), g, 1, Codec::Auto).unwrap();
     (0..16).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
     core
 }
@@ -151,6 +159,83 @@ fn eagain_is_asked_again_and_a_refusal_leaves_the_page() {
     fill_block(&core, 6, text);
     core.pager.fail_drain(0, Errno::EFAULT);
     assert_eq!(unmap(&core, BlockId(6)), Unmapped::Staged(63));
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn scattered_pages_of_neighbours_are_lifted_by_one_call_and_come_back() {
+    let (core, mut bench) = (lifting_core(), Bench::new());
+    (0..10).for_each(|b| fill_block(&core, b, text));
+    for page in (0..640).filter(|p| p % 5 == 0) {
+        discard(&core, PageId(page).block(), 1 << (page % 64), Depth::All);
+    }
+    let calls = core.stats.unmap_calls.load(Ordering::Relaxed);
+    assert_eq!(unmap(&core, BlockId(3)), Unmapped::Staged(512 - 103));
+    assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed) - calls, 1);
+    assert_eq!(core.staged.blocks(), 8, "the aligned group of eight, not the next one");
+    core.validate(1024).unwrap();
+    assert!(matches!(fault::resolve(&core, &Strides::default(), PageId(7), 1), Outcome::Installed(_)));
+    core.validate(1024).unwrap();
+    while let Some(block) = core.staged.pop() {
+        store_window(&core, &mut bench, block, u32::MAX, false);
+    }
+    core.validate(1024).unwrap();
+    for page in [7, 8, 5, 511] {
+        let _ = fault::resolve(&core, &Strides::default(), PageId(page), 1);
+        let mut want = [0; 4096];
+        if page % 5 != 0 {
+            text(page % 64, &mut want);
+        }
+        assert!(core.pager.read(PageId(page)).unwrap() == want, "page {page}");
+    }
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn a_lift_ends_at_pages_that_must_stay() {
+    let core = lifting_core();
+    (0..8).for_each(|b| fill_block(&core, b, text));
+    // A call uses pages of block 1; page 10 of block 5 cannot be moved; block 6 rests.
+    let pin = core.pins.add(BlockId(1).page(60), BlockId(1).page(62).0, 0).unwrap();
+    core.table.block(BlockId(5)).set_fixed(1 << 10);
+    core.table.block(BlockId(6)).set_rest(true);
+    assert_eq!(unmap(&core, BlockId(3)), Unmapped::Staged(2 + 3 * 64 + 10));
+    core.pins.release(pin);
+    let state = |b: u32, i| core.table.word(BlockId(b).page(i)).load().state();
+    assert_eq!([state(1, 61), state(1, 62), state(2, 0)], [State::Resident, State::Staged, State::Staged]);
+    assert_eq!([state(5, 9), state(5, 10), state(6, 0)], [State::Staged, State::Resident, State::Resident]);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn the_run_with_most_resident_pages_is_lifted_and_a_refused_lift_becomes_a_move() {
+    let core = lifting_core();
+    fill_block(&core, 0, text);
+    core.table.block(BlockId(0)).set_fixed(1 << 40);
+    discard(&core, BlockId(0), 0xff_ffff_ff00, Depth::All);
+    assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(23), "pages 41 to 63, not 0 to 7");
+    fill_block(&core, 9, text);
+    core.pager.fail_drain(0, Errno::EFAULT);
+    assert_eq!(unmap(&core, BlockId(9)), Unmapped::Staged(64));
+    let window = core.table.block(BlockId(9)).window().unwrap();
+    assert!(window.0 < Geometry::arena_windows(64 << 20), "{window:?} is of the watched part");
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn a_single_staged_page_is_copied_back_while_single_pages_are_wanted() {
+    let core = lifting_core();
+    fill_block(&core, 0, text);
+    assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(64));
+    (0..64).for_each(|_| core.demand.note(1));
+    core.table.block(BlockId(0)).set_readahead(0);
+    let slot = core.table.block(BlockId(0)).window().unwrap().slot(9);
+    assert!(matches!(fault::resolve(&core, &Strides::default(), PageId(9), 1), Outcome::Installed(_)));
+    assert!(core.pager.has_frame(slot), "its old frame is still there, free");
+    assert_eq!(core.staged.pages(), 63);
+    let mut want = [0; 4096];
+    text(9, &mut want);
+    assert!(core.pager.read(PageId(9)).unwrap() == want);
     core.validate(1024).unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! Unmap: a block's pages move into an empty window, one MOVE per run, one TLB flush per MOVE.
 
+use super::lift::lift;
 use crate::door::Pager;
 use crate::page::id::{next_run, run_mask};
 use crate::page::resident::Arrival;
@@ -7,7 +8,7 @@ use crate::page::state::{PageWord, State, Word};
 use crate::page::{BlockId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
-use crate::sync::Ordering;
+use crate::sync::{LockGuard, Ordering};
 use weir_os::sys::Errno;
 
 /// How it went.
@@ -28,6 +29,26 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     if row.window().is_some() || row.spend_rest() {
         // Still has staged pages from last time, or did not compress then: another turn.
         drop(guard);
+        core.resident.arrived(&core.table, block, Arrival::Fetched);
+        return Unmapped::Nothing;
+    }
+    if core.frames.can_lift() {
+        if let Some(done) = lift(core, block, guard) {
+            if row.resident() > 0 {
+                core.resident.arrived(&core.table, block, Arrival::Fetched);
+            }
+            return done;
+        }
+        return move_out(core, block, row.lock());
+    }
+    move_out(core, block, guard)
+}
+
+/// One MOVE per run into an empty window.
+fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>) -> Unmapped {
+    let row = core.table.block(block);
+    if row.window().is_some() {
+        // Between two holds of the lock somebody else was at it.
         core.resident.arrived(&core.table, block, Arrival::Fetched);
         return Unmapped::Nothing;
     }

@@ -5,7 +5,7 @@ use crate::sim::FakePager;
 use std::collections::HashMap;
 
 fn setup(windows: u32) -> (Pool, Frames, FakePager, Stats) {
-    let frames = Frames::new(windows, windows * 64).unwrap();
+    let frames = Frames::new(windows, 0, windows * 64).unwrap();
     let pager = FakePager::new(64, windows);
     while frames.grow(&pager).unwrap() > 0 {}
     (Pool::new(windows, windows).unwrap(), frames, pager, Stats::default())

@@ -1,0 +1,149 @@
+//! Lift: a victim and its neighbours leave the program by one call and one TLB flush, however their
+//! pages are scattered.
+//!
+//! MOVE flushes once for each run of pages without a hole, and every flush interrupts the processors
+//! on which the program runs: a block of which a few pages are resident here and there costs more
+//! flushes than a full one. Lifting moves page tables, up to 2 MiB of them, with the holes. It
+//! takes pages that the kernel is using as well, so it serves where the engine knows of all such use
+//! by its pins: where faults are resolved in the faulting thread.
+
+use super::unmap::Unmapped;
+use crate::door::Pager;
+use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
+use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
+use crate::page::state::State;
+use crate::page::{BlockId, PageId, WindowId};
+use crate::shared::{Core, count};
+use crate::stats;
+use crate::sync::LockGuard;
+
+/// Neighbouring blocks under their locks, and which of their pages go: all between the first and the
+/// last.
+struct Span<'a> {
+    /// Locks by place in the aligned group, held while this lives.
+    _guards: [Option<LockGuard<'a>>; LIFT_BLOCKS as usize],
+    start: PageId,
+    end: u32,
+}
+
+/// Lifts the victim, whose lock the caller took, with what neighbours can go with it. `None`: not
+/// possible here, everything is as it was but for the lock, which is released.
+pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> Option<Unmapped> {
+    let span = gather(core, victim, guard)?;
+    let first = span.start.block();
+    let blocks = PageId(span.end - 1).block().0 - first.0 + 1;
+    let window = core.frames.take_empty_lifts(blocks)?;
+    let lifted = core.pager.lift(window.slot(span.start.index()), span.start, span.end - span.start.0);
+    stats::add(&core.stats.unmap_calls, 1);
+    let mut staged = 0;
+    for i in 0..blocks {
+        let (block, window) = (BlockId(first.0 + i), WindowId(window.0 + i));
+        let n = if lifted.is_ok() { stage(core, block, &span) } else { 0 };
+        if n == 0 {
+            core.frames.put_window(window, 0, 0);
+            continue;
+        }
+        let row = core.table.block(block);
+        row.add_resident(-(n as i32));
+        row.set_window(Some(window));
+        core.staged.add_pages(n);
+        core.staged.push(block);
+        stats::add(&core.stats.blocks_unmapped, 1);
+        staged += n;
+    }
+    count(&core.stats.pages_unmapped, staged);
+    if lifted.is_err() {
+        return None;
+    }
+    let others = (first.0..first.0 + blocks).filter(|b| *b != victim.0).map(BlockId);
+    core.resident.went_early(&core.table, others);
+    drop(span);
+    Some(if staged == 0 { Unmapped::Nothing } else { Unmapped::Staged(staged) })
+}
+
+/// Stages the resident pages of a block that lie in the span. Pages that the program dropped
+/// behind our back are holes at their new place too: they read as zeros there.
+fn stage<P: Pager>(core: &Core<P>, block: BlockId, span: &Span<'_>) -> u32 {
+    let (from, to) = (span.start.0.max(block.page(0).0), span.end.min(block.page(0).0 + BLOCK_PAGES));
+    let resident = |page: &u32| {
+        let word = core.table.word(PageId(*page));
+        let found = word.load();
+        found.state() == State::Resident && word.try_stage(found).is_ok()
+    };
+    (from..to).filter(resident).count() as u32
+}
+
+/// The longest run of pages around the victim that can go at once, within its aligned group of
+/// blocks and the bound for one call.
+fn gather<'a, P: Pager>(core: &'a Core<P>, victim: BlockId, guard: LockGuard<'a>) -> Option<Span<'a>> {
+    let most = (core.frames.limit() / (LIFT_SHARE * BLOCK_PAGES)).clamp(1, LIFT_BLOCKS);
+    let group = victim.0 & !(LIFT_BLOCKS - 1);
+    let mut guards: [Option<LockGuard<'a>>; LIFT_BLOCKS as usize] = Default::default();
+    let (from, len) = fullest(movable(core, victim))?;
+    let mut start = victim.page(from);
+    let mut end = start.0 + len;
+    guards[(victim.0 - group) as usize] = Some(guard);
+    let mut left = most - 1;
+    let (mut up, mut down) = (victim.0 + 1, victim.0);
+    while left > 0 && end == up * BLOCK_PAGES && up < group + LIFT_BLOCKS {
+        let Some((g, mask)) = neighbour(core, BlockId(up)) else { break };
+        guards[(up - group) as usize] = Some(g);
+        end += mask.trailing_ones();
+        (up, left) = (up + 1, left - 1);
+    }
+    while left > 0 && start.0 == down * BLOCK_PAGES && down > group {
+        let Some((g, mask)) = neighbour(core, BlockId(down - 1)) else { break };
+        guards[(down - 1 - group) as usize] = Some(g);
+        start.0 -= mask.leading_ones();
+        (down, left) = (down - 1, left - 1);
+    }
+    Some(Span { _guards: guards, start, end })
+}
+
+/// A neighbour's lock and movable pages, if it is free, has any, and no staged ones.
+fn neighbour<P: Pager>(core: &Core<P>, block: BlockId) -> Option<(LockGuard<'_>, u64)> {
+    let row = core.table.block(block);
+    if row.resident() == 0 || row.rests() {
+        return None;
+    }
+    let guard = row.try_lock()?;
+    if row.window().is_some() {
+        return None;
+    }
+    let (mask, _) = movable(core, block);
+    (mask != 0).then_some((guard, mask))
+}
+
+/// The pages of a block that may be moved, resident or not: mapped as plain memory, in use by no
+/// call, not locked in memory. Under the block's lock. Second: those that are resident.
+fn movable<P: Pager>(core: &Core<P>, block: BlockId) -> (u64, u64) {
+    let row = core.table.block(block);
+    let mut mask = row.valid() & !row.fixed() & !row.readonly();
+    if mask == 0 {
+        return (0, 0);
+    }
+    mask &= !core.pins.of_block(block);
+    let mut resident = 0;
+    for i in 0..BLOCK_PAGES {
+        let word = core.table.word(block.page(i)).load();
+        if word.pinned() {
+            mask &= !run_mask(i, 1);
+        } else if word.state() == State::Resident {
+            resident |= run_mask(i, 1);
+        }
+    }
+    (mask, resident & mask)
+}
+
+/// The run of a mask with most resident pages: (start, length). `None` when none has any.
+fn fullest((mask, resident): (u64, u64)) -> Option<(u32, u32)> {
+    let (mut at, mut best) = (0, None::<(u32, u32)>);
+    let pages = |(start, len): (u32, u32)| (run_mask(start, len) & resident).count_ones();
+    while let Some(run) = next_run(mask, at) {
+        if pages(run) > best.map_or(0, pages) {
+            best = Some(run);
+        }
+        at = run.0 + run.1;
+    }
+    best
+}
