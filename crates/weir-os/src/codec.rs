@@ -10,7 +10,7 @@ pub type PageBytes = [u8; PAGE_BYTES];
 // Declared here because the binding crate leaves them out; the symbols are in its C library.
 #[allow(clippy::duplicated_attributes)]
 unsafe extern "C" {
-    fn LZ4_compress_fast_extState(
+    fn LZ4_compress_fast_extState_fastReset(
         state: *mut c_void,
         src: *const c_char,
         dst: *mut c_char,
@@ -58,7 +58,7 @@ fn lz4_raw(state: &mut [u64; LZ4_STATE_BYTES / 8], src: &PageBytes, dst: &mut [u
     // SAFETY: the state is large enough (`scratch_fits`), 8-byte aligned and exclusively ours;
     // source and destination are live slices whose lengths are passed along.
     let n = unsafe {
-        LZ4_compress_fast_extState(
+        LZ4_compress_fast_extState_fastReset(
             state.as_mut_ptr().cast(),
             src.as_ptr().cast(),
             dst.as_mut_ptr().cast(),

@@ -32,7 +32,7 @@ pub const FIXED_OVERHEAD_BYTES: u64 = 1 << 20;
 pub const METADATA_AHEAD_BYTES: u64 = 192 << 10;
 
 /// Below this many free frames the background reclaimer starts (share of all frames).
-pub const FREE_LOW_SHARE: u32 = 32;
+pub const FREE_LOW_SHARE: u32 = 128;
 /// It stops at this many times the low mark.
 pub const FREE_HIGH_FACTOR: u32 = 2;
 /// Never fewer free frames than this when it starts: two blocks coming in at once.
@@ -47,8 +47,12 @@ pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
 /// Free frames kept in the arena whatever faults want: a stream's block, and a window for the pool.
 pub const FREE_FLOOR: u32 = 3 * BLOCK_PAGES;
 
+/// Single faults keep the pool's copies of at most this share of the frames: each copy takes room from
+/// a page that could be resident.
+pub const KEPT_SHARE: u32 = 16;
+
 /// Share of frames that may be staged: the length of the second chance.
-pub const STAGED_SHARE: u32 = 16;
+pub const STAGED_SHARE: u32 = 32;
 
 /// Staged pages handled under one hold of a block lock: bounds how long a fault waits for it
 /// (about 6 us a page).

@@ -8,7 +8,7 @@ use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, LIFT_BLOCKS, METADATA_AHEAD_BYTES, STAGED_SHARE,
+    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
@@ -223,14 +223,14 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    /// Whether a page expanded from the pool keeps its record, so that it can go out again for the
-    /// price of a hash: while that guess mostly comes true, and, for single random faults, while few
-    /// copies take room from frames.
-    pub fn keep_copy(&self, readahead: u32) -> bool {
+    /// Whether the pages of a run expanded from the pool keep their records, so that they can go out
+    /// again for the price of a hash: while that guess mostly comes true, and, for single random
+    /// faults, while few copies take room from frames.
+    pub fn keeps_copies(&self, run: u32) -> bool {
         let sample = self.keep_sample.fetch_add(1, Ordering::Relaxed).is_multiple_of(16);
         let room = self.pool.owned() < self.pool.limit();
-        let few = self.kept.load(Ordering::Relaxed) < u64::from(self.frames.limit() / 8);
-        room && (self.keep_score.load(Ordering::Relaxed) >= 0 || sample) && (readahead >= 8 || few)
+        let few = self.kept.load(Ordering::Relaxed) < u64::from(self.frames.limit() / KEPT_SHARE);
+        room && (self.keep_score.load(Ordering::Relaxed) >= 0 || sample) && (run >= 8 || few)
     }
 
     /// A kept copy was found unchanged (or not) when its page went out.

@@ -22,6 +22,8 @@ use weir_os::uffd::FaultMessage;
 const INTAKE: usize = 32;
 /// How long the background thread sleeps when nobody wakes it.
 const IDLE_NS: u64 = 50_000_000;
+/// Longest stretch of compaction between other chores.
+const COMPACT_NS_MAX: u64 = 2_000_000;
 /// Frames freed by one background batch.
 const BACKGROUND_BATCH: u32 = 64;
 /// Frames freed by a fault for itself.
@@ -221,6 +223,12 @@ impl Engine<KernelPager> {
         self.core.frames.shed_excess(&self.core.pager);
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
+        }
+        let start = thread::now_ns();
+        while self.core.pool.is_sparse() && thread::now_ns() - start < COMPACT_NS_MAX {
+            if room::compact(&self.core) == 0 {
+                break;
+            }
         }
         self.core.publish();
         self.watch();

@@ -165,11 +165,16 @@ fn fetch_run<P: Pager>(
         }
         ready += 1;
     }
+    // Hashed while the frames are still ours.
+    let keeps = core.keeps_copies(ready);
+    for i in (0..ready).filter(|_| keeps) {
+        with_frame(&core.pager, Slot(run.slot.0 + i), |bytes| note_hash(core, PageId(page.0 + i), bytes));
+    }
     let n = if ready > 0 { fill(core, page, run.slot, ready) } else { 0 };
     core.frames.moved_out(run.slot, n);
     core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
     for i in 0..n {
-        finish(core, PageId(page.0 + i), n);
+        finish(core, PageId(page.0 + i), keeps);
     }
     Some(n)
 }
@@ -187,7 +192,11 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u6
     let n = ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
     if n == 1 {
         count(&core.stats.in_copied, 1);
-        finish(core, page, 1);
+        let keeps = core.keeps_copies(1);
+        if keeps {
+            note_hash(core, page, &bytes);
+        }
+        finish(core, page, keeps);
     } else {
         core.frames.vanished(1);
     }
@@ -225,8 +234,15 @@ fn expand<P: Pager>(
     }
 }
 
+/// The hash by which a kept record will be known to be still true.
+fn note_hash<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes) {
+    if core.table.word(page).load().state() == State::Pooled {
+        core.table.set_aux(page, codec::hash_page(bytes, core.seed));
+    }
+}
+
 /// The page is mapped: change its word, give up its record or keep it.
-fn finish<P: Pager>(core: &Core<P>, page: PageId, run: u32) {
+fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: bool) {
     let word = core.table.word(page);
     let from: Word = word.load();
     match from.state() {
@@ -241,7 +257,6 @@ fn finish<P: Pager>(core: &Core<P>, page: PageId, run: u32) {
         }
         _ => {
             count(&core.stats.pool_in, 1);
-            let keep = core.keep_copy(run);
             if word.try_install(from, keep).is_ok() {
                 match (keep, from.handle()) {
                     (true, _) => core.count_kept(1),

@@ -120,8 +120,8 @@ fn store_some<P: Pager>(
 fn store_page<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, slot: Slot) -> Fate {
     let word = core.table.word(page);
     let mut found = word.load();
-    let hash = with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed));
     if let Some(h) = found.kept() {
+        let hash = with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed));
         let clean = hash == core.table.aux(page);
         core.kept_was(clean);
         core.count_kept(-1);
@@ -141,7 +141,7 @@ fn store_page<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, slot: S
             let _ = word.try_store_same(found);
             Fate::Stored
         }
-        Form::Record(codec, bytes) => store_record(core, page, found, codec, bytes, hash),
+        Form::Record(codec, bytes) => store_record(core, page, found, codec, bytes),
         Form::Stuck => {
             stats::add(&core.stats.out_stuck, 1);
             let _ = word.try_mark_stuck(found);
@@ -150,14 +150,7 @@ fn store_page<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, slot: S
     }
 }
 
-fn store_record<P: Pager>(
-    core: &Core<P>,
-    page: PageId,
-    found: Word,
-    codec: Codec,
-    bytes: &[u8],
-    hash: u64,
-) -> Fate {
+fn store_record<P: Pager>(core: &Core<P>, page: PageId, found: Word, codec: Codec, bytes: &[u8]) -> Fate {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
     let mut result = store();
     if let Err(NoRoom::Share | NoRoom::Frames) = result
@@ -169,7 +162,6 @@ fn store_record<P: Pager>(
         Ok(handle) => {
             stats::add(&core.stats.pool_out, 1);
             count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
-            core.table.set_aux(page, hash);
             let _ = core.table.word(page).try_store(found, handle);
             Fate::Stored
         }

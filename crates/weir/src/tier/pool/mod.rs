@@ -80,6 +80,10 @@ pub struct Pool {
     windows: Table<AtomicU32>,
     heads: [AtomicU32; CLASSES],
     free_head: AtomicU32,
+    /// Per class: places without a record in spans of the class.
+    vacant: [AtomicU32; CLASSES],
+    /// Bytes of places with a record.
+    used_bytes: AtomicU64,
     owned: AtomicU32,
     limit: AtomicU32,
     hand: AtomicU32,
@@ -103,6 +107,8 @@ impl Pool {
             windows: Table::new(windows as usize, c"weir-spans")?,
             heads: [const { AtomicU32::new(END) }; CLASSES],
             free_head: AtomicU32::new(END),
+            vacant: [const { AtomicU32::new(0) }; CLASSES],
+            used_bytes: AtomicU64::new(0),
             owned: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
             hand: AtomicU32::new(0),
@@ -171,6 +177,7 @@ impl Pool {
             let id = SpanId(span - 1);
             self.unlink(id, &self.free_head);
             self.set_meta(id, class as u32, 0);
+            self.vacant[class].fetch_add(objects(class) as u32, Ordering::Relaxed);
             self.link(id, &self.heads[class]);
             self.windows.row(window_of(id)).fetch_add(1, Ordering::Relaxed);
         }
@@ -184,6 +191,8 @@ impl Pool {
                 word.store(used | 1 << bit, Ordering::Relaxed);
                 let (_, count) = self.meta(id);
                 self.set_meta(id, class as u32, count + 1);
+                self.vacant[class].fetch_sub(1, Ordering::Relaxed);
+                self.used_bytes.fetch_add(size_of_class(class) as u64, Ordering::Relaxed);
                 if count as usize + 1 == n {
                     self.unlink(id, &self.heads[class]);
                 }
@@ -267,6 +276,8 @@ impl Pool {
         debug_assert!(word.load(Ordering::Relaxed) >> (i % 64) & 1 == 1);
         word.store(word.load(Ordering::Relaxed) & !(1 << (i % 64)), Ordering::Relaxed);
         self.set_meta(id, class, count - 1);
+        self.used_bytes.fetch_sub(size_of_class(class as usize) as u64, Ordering::Relaxed);
+        self.vacant[class as usize].fetch_add(1, Ordering::Relaxed);
         let head = &self.heads[class as usize];
         let was_full = count as usize == objects(class as usize);
         let leaving = self.leaving(id);
@@ -280,6 +291,7 @@ impl Pool {
             self.unlink(id, head);
         }
         self.set_meta(id, NO_CLASS, 0);
+        self.vacant[class as usize].fetch_sub(objects(class as usize) as u32, Ordering::Relaxed);
         if leaving != WINDOW_LEAVES {
             self.set_leaving(id, STAYS);
             self.link(id, &self.free_head);
@@ -303,8 +315,17 @@ impl Pool {
         Some(window)
     }
 
-    /// Starts emptying a sparse span: at most half full, with another span of its class to take
-    /// its records. It takes no new records until `evacuated`.
+    /// Whether more than a twelfth of the pool's memory holds no record, and at least two windows:
+    /// worth moving records for.
+    pub fn is_sparse(&self) -> bool {
+        let window = u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
+        let owned = u64::from(self.owned()) * window;
+        let vacant = owned.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
+        vacant > owned / 24 && vacant > 2 * window
+    }
+
+    /// Starts emptying a sparse span: at most three quarters full, with room for its records in
+    /// other spans of its class. It takes no new records until `evacuated`.
     pub fn begin_evacuation(&self) -> Option<SpanId> {
         let _guard = self.lock.lock();
         self.windows_by_clock().flat_map(spans_of).find(|&id| {
@@ -312,8 +333,9 @@ impl Pool {
             if class == NO_CLASS || count == 0 || self.leaving(id) != STAYS {
                 return false;
             }
-            let (next, prev) = self.links(id);
-            let sparse = count as usize * 2 <= objects(class as usize) && (next != END || prev != END);
+            let (n, vacant) =
+                (objects(class as usize) as u32, self.vacant[class as usize].load(Ordering::Relaxed));
+            let sparse = count * 4 <= n * 3 && vacant.saturating_sub(n - count) >= count;
             if sparse {
                 self.unlink(id, &self.heads[class as usize]);
                 self.set_leaving(id, SPAN_LEAVES);
@@ -348,7 +370,7 @@ impl Pool {
         let free: u32 = self.windows_by_clock().map(|w| SPANS_PER_WINDOW - self.used_spans(w)).sum();
         let window = self.windows_by_clock().find(|&w| {
             let used = self.used_spans(w);
-            used <= SPANS_PER_WINDOW / 2
+            used <= SPANS_PER_WINDOW * 3 / 4
                 && free > SPANS_PER_WINDOW
                 && spans_of(w).all(|id| self.leaving(id) == STAYS)
         })?;
@@ -512,7 +534,7 @@ impl Pool {
     /// Checks counts against bitmaps; returns the number of records. Call when nobody is inside.
     pub fn validate(&self) -> Result<u64, &'static str> {
         let _guard = self.lock.lock();
-        let (mut records, mut owned) = (0, 0);
+        let (mut records, mut owned, mut used_bytes, mut vacant) = (0, 0, 0, [0; CLASSES]);
         for w in 0..self.windows.len() {
             let claimed = self.windows.row(w).load(Ordering::Relaxed);
             if claimed == 0 {
@@ -531,11 +553,21 @@ impl Pool {
                     return Err("a span's bitmap and count differ");
                 }
                 used_spans += u32::from(class != NO_CLASS);
+                if class != NO_CLASS {
+                    used_bytes += u64::from(bits) * size_of_class(class as usize) as u64;
+                    vacant[class as usize] += objects(class as usize) as u32 - bits;
+                }
                 records += u64::from(bits);
             }
             if used_spans + 1 != claimed {
                 return Err("a window's used spans are miscounted");
             }
+        }
+        let counted = |c: usize| self.vacant[c].load(Ordering::Relaxed);
+        if used_bytes != self.used_bytes.load(Ordering::Relaxed)
+            || (0..CLASSES).any(|c| vacant[c] != counted(c))
+        {
+            return Err("used or vacant places miscounted");
         }
         if owned != self.owned() { Err("owned windows miscounted") } else { Ok(records) }
     }
