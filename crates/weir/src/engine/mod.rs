@@ -18,7 +18,7 @@ use crate::page::{BlockId, PageId};
 use crate::reclaim::compress::Bench;
 use crate::shared::Core;
 use crate::sync::Gate;
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use heap::Cache;
 use inline::{DESKS, Inline, Serving};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,6 +42,8 @@ pub struct Engine<P: Pager> {
     /// The faults being served, for the watchdog.
     serving: Vec<Serving>,
     stall_reported: AtomicBool,
+    /// When the pool may be tidied up again.
+    compact_after_ns: AtomicU64,
 }
 
 /// The map of regions and the cache of freed ones, under one lock.
@@ -66,6 +68,7 @@ impl<P: Pager> Engine<P> {
             inline: Inline::default(),
             serving: (0..DESKS).map(|_| Serving::default()).collect(),
             stall_reported: AtomicBool::new(false),
+            compact_after_ns: AtomicU64::new(0),
         }
     }
 

@@ -22,8 +22,9 @@ use weir_os::uffd::FaultMessage;
 const INTAKE: usize = 32;
 /// How long the background thread sleeps when nobody wakes it.
 const IDLE_NS: u64 = 50_000_000;
-/// Longest stretch of compaction between other chores.
-const COMPACT_NS_MAX: u64 = 2_000_000;
+/// Longest stretch of compaction between other chores, and how many times as long it rests afterwards.
+const COMPACT_NS_MAX: u64 = 1_000_000;
+const COMPACT_REST: u64 = 19;
 /// Frames freed by one background batch.
 const BACKGROUND_BATCH: u32 = 64;
 /// Frames freed by a fault for itself.
@@ -224,14 +225,22 @@ impl Engine<KernelPager> {
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
         }
-        let start = thread::now_ns();
-        while self.core.pool.is_sparse() && thread::now_ns() - start < COMPACT_NS_MAX {
-            if room::compact(&self.core) == 0 {
-                break;
-            }
-        }
+        self.tidy_up_pool();
         self.core.publish();
         self.watch();
+    }
+
+    /// Moves records together while much of the pool is empty, for a small share of the time.
+    fn tidy_up_pool(&self) {
+        let start = thread::now_ns();
+        if !self.core.pool.is_sparse() || start < self.compact_after_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut now = start;
+        while now - start < COMPACT_NS_MAX && room::compact(&self.core) > 0 && self.core.pool.is_sparse() {
+            now = thread::now_ns();
+        }
+        self.compact_after_ns.store(now + (now - start) * COMPACT_REST, Ordering::Relaxed);
     }
 
     /// The watchdog: a fault that waits too long is reported once, with what is known.

@@ -315,7 +315,7 @@ impl Pool {
         Some(window)
     }
 
-    /// Whether more than a twelfth of the pool's memory holds no record, and at least two windows:
+    /// Whether more than one part in 24 of the pool's memory holds no record, and at least two windows:
     /// worth moving records for.
     pub fn is_sparse(&self) -> bool {
         let window = u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
