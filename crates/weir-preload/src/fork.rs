@@ -126,6 +126,7 @@ unsafe extern "C" fn parent() {
 
 unsafe extern "C" fn child() {
     if !CLOSED.swap(false, Ordering::Relaxed) {
+        crate::inline::forked(); // the signals are Weir's before there is an engine
         return;
     }
     // libc has reset the stream list's lock by now.

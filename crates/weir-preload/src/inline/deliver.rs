@@ -30,12 +30,12 @@ pub fn action(number: i32) -> Action {
 
 /// Sets it; returns what was set before.
 pub fn set_action(number: i32, new: Action) -> Action {
+    if taken() && !super::is_owner() {
+        return action(number); // a child of `vfork`: its parent's actions are not its to change
+    }
     if new.handler == IGNORED {
         // Ignoring a signal discards one that waits.
         Area::current().pending.fetch_and(!bit(number), Ordering::Relaxed);
-    }
-    if taken() && !super::is_owner() {
-        return action(number); // a child of `vfork`: its parent's actions are not its to change
     }
     let signals = weir_os::thread::block_signals();
     let inside = super::stacks::section();

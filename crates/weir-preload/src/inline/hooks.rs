@@ -4,32 +4,46 @@ use super::relay::relay;
 use super::{OURS, deliver, stacks, taken};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use weir::sync::BlockLock;
 use weir_os::signal::{Action, Mask, bit};
+use weir_os::thread;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
 
 const SIGNALS: usize = 65;
-/// Which of Weir's signals the program asked to have blocked in each signal's handler: bit 0 SIGBUS,
-/// bit 1 SIGSYS. They are not really in the handler's mask.
+/// What the program asked for with each signal's present action and the kernel was not given: bit 0
+/// SIGBUS blocked in the handler, bit 1 SIGSYS blocked, bit 2 [`ALTERNATE`].
 static ASKED: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
-/// The program's handlers, which [`relay`] calls.
+/// The program's handlers, which [`relay`] calls, each with what was asked for it in its highest bits,
+/// where no address has any. The last real handler stays when the signal is set to be ignored: the kernel
+/// may have sent another thread to [`relay`] just before.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
+/// Held, with signals blocked, while the kernel and these tables change together.
+static CHANGING: AtomicU32 = AtomicU32::new(0);
+/// Signals that `siginterrupt` was called for: `signal` sets them without SA_RESTART.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
+const ASKED_SHIFT: u32 = usize::BITS - 3;
+/// In [`ASKED`]: SA_ONSTACK.
+const ALTERNATE: u8 = 4;
 
 /// A handler of the program, and which of Weir's signals it asked to have blocked.
 pub fn handler_of(number: c_int) -> (usize, Mask) {
-    let at = number as usize % SIGNALS;
-    (HANDLERS[at].load(Ordering::Relaxed), to_mask(ASKED[at].load(Ordering::Relaxed)))
+    let word = HANDLERS[number as usize % SIGNALS].load(Ordering::Relaxed);
+    (word & ((1 << ASKED_SHIFT) - 1), to_mask((word >> ASKED_SHIFT) as u8))
 }
 
 /// Whether the program asked for the alternate stack in a signal's handler.
 pub fn wants_alternate_stack(number: c_int) -> bool {
-    ASKED[number as usize % SIGNALS].load(Ordering::Relaxed) & ALTERNATE != 0
+    HANDLERS[number as usize % SIGNALS].load(Ordering::Relaxed) >> ASKED_SHIFT & usize::from(ALTERNATE) != 0
 }
 
-/// In [`ASKED`]: SA_ONSTACK.
-const ALTERNATE: u8 = 4;
+/// In the child of a fork, where nobody changes anything any more.
+pub fn forked() {
+    CHANGING.store(0, Ordering::Relaxed);
+}
 
 fn to_bits(mask: Mask) -> u8 {
     u8::from(mask & bit(libc::SIGBUS) != 0) | u8::from(mask & bit(libc::SIGSYS) != 0) << 1
@@ -88,11 +102,9 @@ pub unsafe extern "C" fn sigaction(
     if !taken() || !(1..SIGNALS as c_int).contains(&number) {
         return next(act, old);
     }
-    if !super::is_owner() {
-        // A child of `vfork`: what it sets is the kernel's, not in the tables that it shares.
-        return next(act, old);
-    }
     if is_ours(number) {
+        // A child of `vfork` that resets all its signals changes nothing here: until its exec, which
+        // resets them anyway, its memory is its parent's and needs the handlers.
         // SAFETY: valid when not null, says the caller.
         unsafe {
             let before = match act.is_null() {
@@ -119,37 +131,29 @@ unsafe fn change_theirs(
     old: *mut libc::sigaction,
     next: impl Fn(*const libc::sigaction, *mut libc::sigaction) -> c_int,
 ) -> c_int {
-    let (asked, handler) = (&ASKED[number as usize], &HANDLERS[number as usize]);
-    let before = (asked.load(Ordering::Relaxed), handler.load(Ordering::Relaxed));
-    // SAFETY: as above; the copy is not managed memory as libc's call needs it (on the stack).
+    // SAFETY: as above. The program's structures are read and written here, outside the section.
     unsafe {
+        let wanted = if act.is_null() { None } else { Some(act.read()) };
         let mut found: libc::sigaction = core::mem::zeroed();
-        let r = if act.is_null() {
-            next(core::ptr::null(), &raw mut found)
-        } else {
-            let mut copy = act.read();
-            let mask = (&raw mut copy.sa_mask).cast::<Mask>();
-            let alternate = copy.sa_flags & libc::SA_ONSTACK != 0;
-            let bits = to_bits(*mask) | if alternate { ALTERNATE } else { 0 };
-            *mask &= !OURS;
-            let theirs = copy.sa_sigaction;
-            if theirs > libc::SIG_IGN {
-                asked.store(bits, Ordering::Relaxed);
-                handler.store(theirs, Ordering::Relaxed);
-                copy.sa_sigaction = relay as *const () as usize;
-                copy.sa_flags |= libc::SA_ONSTACK;
-            }
-            let r = next(&raw const copy, &raw mut found);
-            let (bits, theirs) = if r == 0 { (bits, theirs) } else { before };
-            asked.store(bits, Ordering::Relaxed);
-            handler.store(theirs, Ordering::Relaxed);
-            r
+        let signals = thread::block_signals();
+        let (r, asked, handler) = {
+            let _inside = stacks::section();
+            let _changing = BlockLock(&CHANGING).lock();
+            let before = (ASKED[number as usize].load(Ordering::Relaxed), handler_of(number).0);
+            let r = match wanted {
+                None => next(core::ptr::null(), &raw mut found),
+                // A child of `vfork`: what it sets is the kernel's, not in the tables that it shares.
+                Some(a) if !super::is_owner() => next(&raw const a, &raw mut found),
+                Some(a) => set_theirs(number, a, |a| next(a, &raw mut found)),
+            };
+            (r, before.0, before.1)
         };
+        thread::restore_signals(signals);
         if r == 0 && !old.is_null() {
-            *(&raw mut found.sa_mask).cast::<Mask>() |= to_mask(before.0);
+            *(&raw mut found.sa_mask).cast::<Mask>() |= to_mask(asked);
             if found.sa_sigaction == relay as *const () as usize {
-                found.sa_sigaction = before.1;
-                if before.0 & ALTERNATE == 0 {
+                found.sa_sigaction = handler;
+                if asked & ALTERNATE == 0 {
                     found.sa_flags &= !libc::SA_ONSTACK;
                 }
             }
@@ -157,6 +161,33 @@ unsafe fn change_theirs(
         }
         r
     }
+}
+
+/// Sets an action of the program's, in the tables and by `next`.
+fn set_theirs(
+    number: c_int,
+    mut a: libc::sigaction,
+    next: impl FnOnce(*const libc::sigaction) -> c_int,
+) -> c_int {
+    let (asked, handler) = (&ASKED[number as usize], &HANDLERS[number as usize]);
+    let before = (asked.load(Ordering::Relaxed), handler.load(Ordering::Relaxed));
+    // SAFETY: the kernel's mask is the first eight bytes of libc's type.
+    let mask = unsafe { &mut *(&raw mut a.sa_mask).cast::<Mask>() };
+    let bits = to_bits(*mask) | if a.sa_flags & libc::SA_ONSTACK != 0 { ALTERNATE } else { 0 };
+    *mask &= !OURS;
+    asked.store(bits, Ordering::Relaxed);
+    if a.sa_sigaction > libc::SIG_IGN {
+        // Before the kernel knows: the signal may come at once.
+        handler.store(a.sa_sigaction | usize::from(bits) << ASKED_SHIFT, Ordering::Relaxed);
+        a.sa_sigaction = relay as *const () as usize;
+        a.sa_flags |= libc::SA_ONSTACK;
+    }
+    let r = next(&raw const a);
+    if r != 0 {
+        asked.store(before.0, Ordering::Relaxed);
+        handler.store(before.1, Ordering::Relaxed);
+    }
+    r
 }
 
 /// Sets a handler the simple way, through our `sigaction`. Returns the former one.
@@ -185,7 +216,9 @@ macro_rules! simple {
         pub unsafe extern "C" fn $name(number: c_int, handler: usize) -> usize {
             static NEXT: Next = Next::new($text);
             if taken() && (1..SIGNALS as c_int).contains(&number) {
-                return set_simply(number, handler, $flags, if $blocked { bit(number) } else { 0 });
+                let interrupting = INTERRUPTING.load(Ordering::Relaxed) & bit(number) != 0;
+                let flags = if interrupting { $flags & !libc::SA_RESTART } else { $flags };
+                return set_simply(number, handler, flags, if $blocked { bit(number) } else { 0 });
             }
             // SAFETY: libc's function of that name and type.
             NEXT.get().map_or(usize::MAX, |a| unsafe {
@@ -223,6 +256,12 @@ pub unsafe extern "C" fn sigignore(number: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn siginterrupt(number: c_int, interrupt: c_int) -> c_int {
     static NEXT: Next = Next::new(c"siginterrupt");
+    if (1..SIGNALS as c_int).contains(&number) {
+        match interrupt {
+            0 => INTERRUPTING.fetch_and(!bit(number), Ordering::Relaxed),
+            _ => INTERRUPTING.fetch_or(bit(number), Ordering::Relaxed),
+        };
+    }
     if taken() && is_ours(number) {
         let mut a = deliver::action(number);
         let restart = libc::SA_RESTART as u64;

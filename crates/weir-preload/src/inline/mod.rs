@@ -17,6 +17,7 @@ mod threads;
 mod waits;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use weir_os::gate::area::Area;
 use weir_os::signal::{self, Mask, bit};
 use weir_os::sys::Errno;
 
@@ -60,9 +61,11 @@ pub fn take_signals() -> Result<(), Errno> {
     Ok(())
 }
 
-/// In the child of a fork.
+/// In the child of a fork, also of one from before the engine started.
 pub fn forked() {
     OWNER.store(weir_os::sys::getpid(), Ordering::Relaxed);
+    Area::current().forget_id();
+    hooks::forked();
     stacks::forked();
 }
 

@@ -147,7 +147,8 @@ fn keep_for_thread(pins: u32) {
 pub fn forked() {
     let me = thread::gettid();
     let mine = Area::current().ours.load(Ordering::Relaxed) as usize;
-    if let Ok(mut ours) = OURS.lock() {
+    // Held only if the engine had not started: then by a thread that is not in this process.
+    if let Ok(mut ours) = OURS.try_lock() {
         for (stack, owner) in ours.iter_mut() {
             *owner = if stack.extent().0 == mine { me } else { 0 };
         }
