@@ -14,6 +14,7 @@ import unittest
 
 import compare
 import leftovers
+import nobody
 import run
 import sampler
 
@@ -197,6 +198,32 @@ class Ways(unittest.TestCase):
         self.assertEqual(run.user_id("4711"), 4711)
         with self.assertRaises(argparse.ArgumentTypeError):
             run.user_id("no-such-user-here")
+
+
+class Nobody(unittest.TestCase):
+    """The run without privileges: only where there are none."""
+
+    def ask(self, status, words=""):
+        """The check against a user whose attempts to open userfaultfd end so."""
+        kept = nobody.as_user
+        nobody.as_user = lambda command: subprocess.CompletedProcess(command, status, "", words)
+        try:
+            nobody.check_unprivileged("python")
+        finally:
+            nobody.as_user = kept
+
+    def test_user_without_permission_is_accepted(self):
+        self.assertIsNone(self.ask(0))
+
+    def test_user_who_may_open_userfaultfd_would_prove_nothing(self):
+        with self.assertRaises(run.Broken) as caught:
+            self.ask(1, "by the device")
+        self.assertIn("by the device", str(caught.exception))
+
+    def test_permission_of_the_asking_process_is_found(self):
+        command = [sys.executable, "-c", nobody.ASK.replace("O_RDWR", "O_RDONLY").replace("/dev/userfaultfd", "/dev/null"), "-1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr.split(":")[0]), (1, "by the device"))
 
 
 class Leftovers(unittest.TestCase):

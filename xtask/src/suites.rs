@@ -14,6 +14,8 @@ enum Need {
     Tool(&'static str, &'static str),
     /// The right to open a userfaultfd that serves kernel-mode faults.
     Userfaultfd,
+    /// To be root, in order to become somebody without any privilege.
+    Root,
 }
 
 struct Suite {
@@ -47,6 +49,8 @@ const THREAD_COPY: &[(&str, &str)] = &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER",
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
+const NOBODY: &[Need] =
+    &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
 const VENV: &[Need] = &[Need::Tool("python3", "python3 python3-venv"), Need::Tool("make", "make")];
 
 /// All suites, in the order in which they run: quick ones first.
@@ -95,7 +99,7 @@ const SUITES: &[Suite] = &[
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
         env: INLINE,
         needs: C,
-        tests_min: 19,
+        tests_min: 21,
         minutes_max: 15,
     },
     Suite {
@@ -103,7 +107,7 @@ const SUITES: &[Suite] = &[
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
         env: THREAD_MOVE,
         needs: C,
-        tests_min: 19,
+        tests_min: 21,
         minutes_max: 15,
     },
     Suite {
@@ -111,7 +115,7 @@ const SUITES: &[Suite] = &[
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
         env: THREAD_COPY,
         needs: C,
-        tests_min: 19,
+        tests_min: 21,
         minutes_max: 15,
     },
     Suite {
@@ -153,6 +157,48 @@ const SUITES: &[Suite] = &[
         tests_min: 22,
         minutes_max: 35,
     },
+    // Without any permission: what enters the kernel in the most ways, and what its own faults could upset.
+    Suite {
+        name: "programs-nobody",
+        command: &[
+            "python3",
+            "tests/programs/nobody.py",
+            "--faults=inline",
+            "--only=sqlite",
+            "--only=xz-expand",
+            "--only=numpy-sort",
+            "--only=cpython-multiprocessing",
+            "--only=cpython-signal",
+            "--only=cpython-socket",
+            "--only=cpython-subprocess",
+            "--only=numpy-io",
+            "--only=stress-ng-calls",
+        ],
+        env: &[],
+        needs: NOBODY,
+        tests_min: 9,
+        minutes_max: 10,
+    },
+    // The mode that `auto` does not take here.
+    Suite {
+        name: "programs-thread",
+        command: &[
+            "python3",
+            "tests/programs/run.py",
+            "--faults=thread",
+            "--only=cpython-multiprocessing",
+            "--only=cpython-signal",
+            "--only=cpython-socket",
+            "--only=cpython-subprocess",
+            "--only=stress-ng-vm",
+            "--only=stress-ng-flip",
+            "--only=stress-ng-calls",
+        ],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 7,
+        minutes_max: 8,
+    },
 ];
 
 /// How a suite ended.
@@ -167,7 +213,7 @@ struct Outcome {
 /// Prints the names.
 pub fn list() -> bool {
     for suite in SUITES {
-        println!("{:<14} {}", suite.name, suite.command.join(" "));
+        println!("{:<16} {}", suite.name, suite.command.join(" "));
     }
     true
 }
@@ -183,12 +229,12 @@ pub fn run(wanted: &[String]) -> bool {
         .filter(|suite| wanted.is_empty() || wanted.iter().any(|name| name == suite.name))
         .collect();
     let outcomes: Vec<Outcome> = chosen.iter().map(|suite| run_one(suite)).collect();
-    println!("\n{:<14} {:<7} {:>6} {:>8}", "suite", "result", "tests", "seconds");
+    println!("\n{:<16} {:<7} {:>6} {:>8}", "suite", "result", "tests", "seconds");
     for outcome in &outcomes {
         let result = if outcome.failure.is_none() { "passed" } else { "FAILED" };
         let reason = outcome.failure.as_deref().unwrap_or("");
         println!(
-            "{:<14} {result:<7} {:>6} {:>8.1}  {reason}",
+            "{:<16} {result:<7} {:>6} {:>8.1}  {reason}",
             outcome.name,
             outcome.tests,
             outcome.took.as_secs_f64()
@@ -271,6 +317,7 @@ fn missing(need: &Need) -> Option<String> {
             let found = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
             (!found).then(|| format!("{tool} not found: apt-get install {package}"))
         }
+        Need::Root => (!is_root()).then(|| "run as root: only root can become nobody".to_string()),
         Need::Userfaultfd => (!may_open_userfaultfd()).then(|| {
             "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
              your group access to /dev/userfaultfd"
@@ -280,11 +327,14 @@ fn missing(need: &Need) -> Option<String> {
 }
 
 fn may_open_userfaultfd() -> bool {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    is_root() || kernel_text("/proc/sys/vm/unprivileged_userfaultfd").trim() == "1" || device.is_ok()
+}
+
+fn is_root() -> bool {
     let status = kernel_text("/proc/self/status");
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or("");
-    let is_root = ids.split_whitespace().nth(1) == Some("0");
-    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
-    is_root || kernel_text("/proc/sys/vm/unprivileged_userfaultfd").trim() == "1" || device.is_ok()
+    ids.split_whitespace().nth(1) == Some("0")
 }
 
 /// A small kernel file, whose absence means the same as being empty.

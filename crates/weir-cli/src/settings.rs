@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -61,11 +62,7 @@ impl Layers {
                     let values = parse_file(&text).with_context(|| path.display().to_string())?;
                     files.push((path, values));
                 }
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-                    ) => {}
+                Err(e) if is_absent(e.kind(), || path.symlink_metadata().err().map(|e| e.kind())) => {}
                 Err(e) => bail!("cannot read {}: {e}", path.display()),
             }
         }
@@ -112,6 +109,16 @@ fn config_paths() -> Vec<PathBuf> {
     user.into_iter().chain([PathBuf::from("/etc/weir/config.toml")]).collect()
 }
 
+/// Whether a file that cannot be read (`why`) counts as not there. So does one in a folder that may not be entered
+/// (`seen` says why it cannot even be seen): the home folder of somebody else, which HOME still names.
+fn is_absent(why: ErrorKind, seen: impl FnOnce() -> Option<ErrorKind>) -> bool {
+    match why {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => true,
+        ErrorKind::PermissionDenied => seen() == Some(ErrorKind::PermissionDenied),
+        _ => false,
+    }
+}
+
 fn parse_file(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let table: toml::Table =
         text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{}", e.to_string().trim()))?;
@@ -145,6 +152,14 @@ mod tests {
             (get("memory"), get("pool-max"), get("quiet"), get("min-alloc")),
             (Some("2G"), Some("40"), Some("1"), Some("65536"))
         );
+    }
+
+    #[test]
+    fn a_file_that_cannot_even_be_seen_is_absent_and_one_that_cannot_be_read_is_an_error() {
+        assert!(is_absent(ErrorKind::NotFound, || None));
+        assert!(is_absent(ErrorKind::PermissionDenied, || Some(ErrorKind::PermissionDenied)));
+        assert!(!is_absent(ErrorKind::PermissionDenied, || None));
+        assert!(!is_absent(ErrorKind::IsADirectory, || None));
     }
 
     #[test]
