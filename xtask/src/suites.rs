@@ -187,7 +187,6 @@ const SUITES: &[Suite] = &[
             "--faults=thread",
             "--only=cpython-multiprocessing",
             "--only=cpython-signal",
-            "--only=cpython-socket",
             "--only=cpython-subprocess",
             "--only=stress-ng-vm",
             "--only=stress-ng-flip",
@@ -195,7 +194,7 @@ const SUITES: &[Suite] = &[
         ],
         env: &[],
         needs: PYTHON,
-        tests_min: 7,
+        tests_min: 6,
         minutes_max: 8,
     },
 ];
