@@ -4,15 +4,19 @@
 //! whose unsafe acts are few: registering memory with a userfaultfd, moving pages under somebody's
 //! feet, and lending frames. What the kernel can do is decided once, in [`probe`].
 
+pub mod cipher;
 pub mod codec;
+pub mod fileio;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;
 pub mod host;
 pub mod mem;
 pub mod pager;
 pub mod probe;
+pub mod ring;
 pub mod signal;
 pub mod stack;
+pub mod swapfile;
 pub mod sys;
 pub mod thread;
 pub mod uffd;

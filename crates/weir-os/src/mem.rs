@@ -32,9 +32,18 @@ impl Mapping {
         Self::map(hint, len, libc::PROT_NONE, if hint != 0 { libc::MAP_FIXED_NOREPLACE } else { 0 })
     }
 
+    /// Maps `len` bytes of zeroed memory that forked children share with this process.
+    pub fn shared(len: usize) -> Result<Mapping, Errno> {
+        Self::map_as(libc::MAP_SHARED, 0, len, PROT_RW, 0)
+    }
+
     fn map(hint: usize, len: usize, prot: Prot, extra: i32) -> Result<Mapping, Errno> {
+        Self::map_as(libc::MAP_PRIVATE, hint, len, prot, extra)
+    }
+
+    fn map_as(kind: i32, hint: usize, len: usize, prot: Prot, extra: i32) -> Result<Mapping, Errno> {
         let len = round_up_page(len);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | extra;
+        let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | extra;
         // SAFETY: without MAP_FIXED (NOREPLACE never replaces) no existing mapping is touched.
         let base =
             unsafe { syscall(libc::SYS_mmap, [hint, len, prot as usize, flags as usize, usize::MAX, 0])? };
@@ -215,6 +224,14 @@ impl<T: ZeroValid> Table<T> {
         Ok(Table { map, rows, _rows: PhantomData })
     }
 
+    /// As `new`, in memory that forked children share with this process. `T` must hold no address
+    /// and no lock that knows one process only.
+    pub fn shared(rows: usize, name: &core::ffi::CStr) -> Result<Self, Errno> {
+        let map = Mapping::shared(rows.max(1) * size_of::<T>())?;
+        map.name(name);
+        Ok(Table { map, rows, _rows: PhantomData })
+    }
+
     /// Number of rows.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -233,6 +250,34 @@ impl<T: ZeroValid> Table<T> {
         // SAFETY: in bounds of the mapping, aligned (mappings are page-aligned and T's size is a
         // multiple of its alignment), valid when zero, and shared by atomics alone.
         unsafe { &*(self.map.base as *const T).add(i) }
+    }
+}
+
+/// Page-aligned bytes of the engine's own, zeroed at first; they cost RAM only once touched.
+#[derive(Debug)]
+pub struct Buffer(Mapping);
+
+impl Buffer {
+    /// `len` bytes, rounded up to pages.
+    pub fn new(len: usize, name: &core::ffi::CStr) -> Result<Buffer, Errno> {
+        let map = Mapping::anon(len.max(1))?;
+        map.name(name);
+        Ok(Buffer(map))
+    }
+}
+
+impl core::ops::Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the whole mapping, readable, valid as bytes, borrowed as long as `self`.
+        unsafe { core::slice::from_raw_parts(self.0.base as *const u8, self.0.len) }
+    }
+}
+
+impl core::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, writable, and exclusive like the borrow of `self`.
+        unsafe { core::slice::from_raw_parts_mut(self.0.base as *mut u8, self.0.len) }
     }
 }
 

@@ -22,9 +22,11 @@ macro_rules! errnos {
 }
 
 errnos! {
-    EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
-    EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, EINVAL = 22, ENFILE = 23, EMFILE = 24, ENOTTY = 25,
-    ENOSPC = 28, ENOSYS = 38, EOPNOTSUPP = 95, ETIMEDOUT = 110,
+    EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, ENXIO = 6, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
+    EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24,
+    ENOTTY = 25, EFBIG = 27, ENOSPC = 28, EROFS = 30, ENAMETOOLONG = 36, ENOSYS = 38, ELOOP = 40, ENODATA = 61,
+    ENOLINK = 67, EBADMSG = 74, EILSEQ = 84, EOPNOTSUPP = 95, ETIMEDOUT = 110, ESTALE = 116, EUCLEAN = 117,
+    EREMOTEIO = 121, EDQUOT = 122, ENOMEDIUM = 123, ECANCELED = 125,
 }
 
 impl fmt::Debug for Errno {
@@ -208,8 +210,16 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
 
 /// RLIMIT_AS in bytes; `u64::MAX` when there is none.
 pub fn address_space_limit() -> u64 {
+    soft_limit(libc::RLIMIT_AS as usize)
+}
+
+/// RLIMIT_FSIZE in bytes; `u64::MAX` when there is none.
+pub fn file_size_limit() -> u64 {
+    soft_limit(libc::RLIMIT_FSIZE as usize)
+}
+
+fn soft_limit(resource: usize) -> u64 {
     let mut limit = [u64::MAX; 2];
-    let resource = libc::RLIMIT_AS as usize;
     // SAFETY: the kernel writes two words into the live array.
     let _ = unsafe { syscall(libc::SYS_prlimit64, [0, resource, 0, limit.as_mut_ptr() as usize, 0, 0]) };
     limit[0]

@@ -1,8 +1,10 @@
-//! The engine's only doors to the kernel: the [`Pager`] trait, implemented by
-//! [`weir_os::pager::KernelPager`] and by the fake that the unit tests drive.
+//! The engine's only doors to the kernel: the traits [`Pager`] and [`BlockIo`], implemented by
+//! [`weir_os::pager::KernelPager`] and [`weir_os::fileio::FileIo`], and by the fakes that the unit tests drive.
 
 use crate::page::{PageId, Slot};
 use weir_os::codec::PageBytes;
+use weir_os::fileio::FileIo;
+pub use weir_os::fileio::{Read, Write};
 use weir_os::pager::KernelPager;
 use weir_os::sys::Errno;
 use weir_os::uffd::{Progress, Wake};
@@ -76,6 +78,58 @@ pub trait Pager: Sync {
     #[expect(unsafe_code, reason = "declares the contract of lending pool bytes")]
     #[allow(clippy::mut_from_ref)]
     unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8];
+}
+
+/// Bytes at offsets of a fixed-size device. Offsets, lengths and addresses are multiples of `align`.
+/// Everything may be called from any thread at any time, also from a signal handler; nobody waits for
+/// anybody else's request. Errors are those that remained after repeating what can be repeated.
+pub trait BlockIo: Sync {
+    /// Alignment of I/O in bytes, a power of two, at most a page.
+    fn align(&self) -> usize;
+    /// Fills `bytes`.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno>;
+    /// Writes all of `bytes`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno>;
+    /// Makes all reads, several in flight where that is possible.
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        for read in reads {
+            read.outcome = self.read_at(read.offset, read.bytes);
+        }
+    }
+    /// Makes all writes, several in flight where that is possible.
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        for write in writes {
+            write.outcome = self.write_at(write.offset, write.bytes);
+        }
+    }
+    /// Gives the space under a range back; it must be allocated again before it is written. EOPNOTSUPP: not here.
+    fn punch(&self, offset: u64, len: u64) -> Result<(), Errno>;
+    /// Makes sure of the space under a range that was punched.
+    fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno>;
+}
+
+impl BlockIo for FileIo {
+    fn align(&self) -> usize {
+        self.file().granted().align
+    }
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        FileIo::read_at(self, offset, bytes)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        FileIo::write_at(self, offset, bytes)
+    }
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        FileIo::read_many(self, reads);
+    }
+    fn write_many(&self, writes: &mut [Write<'_>]) {
+        FileIo::write_many(self, writes);
+    }
+    fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        self.file().punch(offset, len)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        self.file().allocate(offset, len)
+    }
 }
 
 fn done(p: Progress) -> Done {

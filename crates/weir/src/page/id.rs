@@ -1,5 +1,6 @@
 //! Newtypes for the things that would otherwise all be integers. Each prints with a prefix of its
-//! own: page `Px1a`, block `Bx1`, slot of the frame arena `Fx1a`, window `Wx1`, pool handle `Hx1a`.
+//! own: page `Px1a`, block `Bx1`, slot of the frame arena `Fx1a`, window `Wx1`, pool handle `Hx1a`,
+//! record in the swap file `Sx1a`, cluster of it `Cx1`.
 
 use core::fmt;
 
@@ -31,6 +32,10 @@ ids! {
     WindowId(u32) "W";
     /// Place of a record in the compressed pool: byte offset in the arena divided by 16, 40 bits.
     Handle(u64) "H";
+    /// A record in the swap file: a row of the slot table.
+    SlotId(u32) "S";
+    /// 2 MiB of the swap file.
+    ClusterId(u32) "C";
 }
 
 impl PageId {

@@ -1,0 +1,376 @@
+//! The swap file: unnamed, readable by nobody else, with its blocks allocated before anything is
+//! written, and read and written past the page cache where the file system allows that.
+
+use crate::sys::{self, Errno, syscall};
+use core::ffi::CStr;
+
+/// File systems that live in RAM: swapping to them saves nothing.
+const RAM_FILE_SYSTEMS: [(i64, &str); 3] =
+    [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
+
+/// Offsets, lengths and addresses of direct I/O are multiples of this when the kernel does not say
+/// (`STATX_DIOALIGN`, 6.1).
+const ALIGN_UNKNOWN: usize = 4096;
+/// Least alignment used, also for buffered I/O: a sector.
+const ALIGN_MIN: usize = 512;
+/// Tries of a call that a signal interrupts or that the kernel asks to repeat.
+const TRIES: u32 = 100;
+
+/// Why there is no swap file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The folder lies on a file system in RAM; its name.
+    InRam(&'static str),
+    /// Fewer bytes are free in the folder's file system than asked for.
+    NoSpace {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes free for this user.
+        free: u64,
+    },
+    /// The user's disk quota is used up.
+    Quota,
+    /// RLIMIT_FSIZE, or the file system's own limit on the size of a file, in bytes (0: not known).
+    TooLarge(u64),
+    /// The folder cannot be opened or is none.
+    Folder(Errno),
+    /// The file cannot be made in it.
+    File(Errno),
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            OpenError::InRam(name) => write!(f, "it is on {name}, which is RAM itself"),
+            OpenError::NoSpace { wanted, free } => {
+                write!(f, "{wanted} bytes are wanted and {free} are free there")
+            }
+            OpenError::Quota => f.write_str("the disk quota is used up (EDQUOT)"),
+            OpenError::TooLarge(0) => f.write_str("the file system takes no file that large (EFBIG)"),
+            OpenError::TooLarge(limit) => write!(f, "files may have {limit} bytes at most (RLIMIT_FSIZE)"),
+            OpenError::Folder(errno) => write!(f, "the folder cannot be opened: {errno}"),
+            OpenError::File(errno) => write!(f, "the file cannot be made: {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+/// What the file system granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The file never had a name (`O_TMPFILE`); otherwise it had one until it was open.
+    pub unnamed: bool,
+    /// Past the page cache (`O_DIRECT`). Otherwise swapped pages lie in the page cache as well, for a
+    /// time and outside the budget.
+    pub direct: bool,
+    /// Its blocks are allocated (`fallocate`). Otherwise the disk may turn out full at a write.
+    pub preallocated: bool,
+    /// Offsets, lengths and addresses of I/O are multiples of this, in bytes; a power of two.
+    pub align: usize,
+}
+
+/// An open swap file of fixed length; closed, and gone, when dropped.
+#[derive(Debug)]
+pub struct SwapFile {
+    fd: i32,
+    bytes: u64,
+    granted: Granted,
+}
+
+impl SwapFile {
+    /// Makes a file of `bytes` in the folder `dir`, with all its blocks.
+    pub fn open(dir: &CStr, bytes: u64) -> Result<SwapFile, OpenError> {
+        let limit = sys::file_size_limit();
+        if bytes > limit {
+            return Err(OpenError::TooLarge(limit)); // beyond it the kernel sends SIGXFSZ
+        }
+        let folder = open_at(libc::AT_FDCWD, dir, libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC)
+            .map_err(OpenError::Folder)?;
+        let made = make(folder);
+        sys::close(folder);
+        let (low, unnamed, direct) = made?;
+        let fd = sys::dup_high(low).inspect(|_| sys::close(low)).unwrap_or(low);
+        let granted = Granted { unnamed, direct, preallocated: false, align: align_of(fd, direct) };
+        let mut file = SwapFile { fd, bytes, granted };
+        file.preallocate()?;
+        Ok(file)
+    }
+
+    fn preallocate(&mut self) -> Result<(), OpenError> {
+        match allocate(self.fd, 0, self.bytes) {
+            Ok(()) => self.granted.preallocated = true,
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                let (fd, bytes) = (self.fd as usize, self.bytes as usize);
+                // SAFETY: no pointers.
+                unsafe { syscall(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0]) }
+                    .map_err(|errno| self.refusal(errno))?;
+            }
+            Err(errno) => return Err(self.refusal(errno)),
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, errno: Errno) -> OpenError {
+        match errno {
+            Errno::ENOSPC => {
+                // What fallocate took before it failed is given back when the file closes.
+                self.truncate_to_nothing();
+                let free = stat_of_open(self.fd).map_or(0, |stat| stat.free);
+                OpenError::NoSpace { wanted: self.bytes, free }
+            }
+            Errno::EDQUOT => OpenError::Quota,
+            Errno::EFBIG => OpenError::TooLarge(0),
+            other => OpenError::File(other),
+        }
+    }
+
+    fn truncate_to_nothing(&self) {
+        // SAFETY: no pointers.
+        let _ = unsafe { syscall(libc::SYS_ftruncate, [self.fd as usize, 0, 0, 0, 0, 0]) };
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What the file system granted.
+    pub fn granted(&self) -> Granted {
+        self.granted
+    }
+
+    /// Gives the blocks of a range back to the file system; it reads as zeros. EOPNOTSUPP: not here.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        const PUNCH_HOLE_KEEP_SIZE: usize = 2 | 1;
+        fallocate(self.fd, PUNCH_HOLE_KEEP_SIZE, offset, len)
+    }
+
+    /// Allocates the blocks of a range that was punched. ENOSPC: the disk is full.
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        allocate(self.fd, offset, len)
+    }
+}
+
+impl Drop for SwapFile {
+    fn drop(&mut self) {
+        sys::close(self.fd);
+    }
+}
+
+/// Bytes free for this user in the file system of the folder, for a swap file that sizes itself.
+pub fn free_bytes(dir: &CStr) -> Result<u64, Errno> {
+    let mut stat = Statfs::default();
+    let to = core::ptr::from_mut(&mut stat) as usize;
+    // SAFETY: the kernel reads the path and writes the live structure.
+    unsafe { syscall(libc::SYS_statfs, [dir.as_ptr() as usize, to, 0, 0, 0, 0])? };
+    Ok(stat.summary().free)
+}
+
+/// `struct statfs` of 64-bit kernels.
+#[repr(C)]
+#[derive(Default)]
+struct Statfs {
+    kind: i64,
+    block_bytes: i64,
+    blocks: u64,
+    blocks_free: u64,
+    blocks_available: u64,
+    files: u64,
+    files_free: u64,
+    id: [i32; 2],
+    name_max: i64,
+    fragment_bytes: i64,
+    flags: i64,
+    spare: [i64; 4],
+}
+const _: () = assert!(size_of::<Statfs>() == 120);
+
+struct FileSystem {
+    ram: Option<&'static str>,
+    free: u64,
+}
+
+impl Statfs {
+    fn summary(&self) -> FileSystem {
+        let unit = if self.fragment_bytes > 0 { self.fragment_bytes } else { self.block_bytes };
+        FileSystem {
+            ram: RAM_FILE_SYSTEMS.iter().find(|(kind, _)| *kind == self.kind).map(|(_, name)| *name),
+            free: self.blocks_available.saturating_mul(unit.max(0) as u64),
+        }
+    }
+}
+
+fn stat_of_open(fd: i32) -> Result<FileSystem, Errno> {
+    let mut stat = Statfs::default();
+    let to = core::ptr::from_mut(&mut stat) as usize;
+    // SAFETY: the kernel writes the live structure.
+    unsafe { syscall(libc::SYS_fstatfs, [fd as usize, to, 0, 0, 0, 0])? };
+    Ok(stat.summary())
+}
+
+fn open_at(folder: i32, name: &CStr, flags: i32) -> Result<i32, Errno> {
+    const MODE: usize = 0o600;
+    retried(|| {
+        let args = [folder as isize as usize, name.as_ptr() as usize, flags as usize, MODE, 0, 0];
+        // SAFETY: the kernel reads the name.
+        unsafe { syscall(libc::SYS_openat, args) }
+    })
+    .map(|fd| fd as i32)
+}
+
+/// A new file in the folder: (descriptor, never had a name, past the page cache).
+fn make(folder: i32) -> Result<(i32, bool, bool), OpenError> {
+    if let Some(name) = stat_of_open(folder).map_err(OpenError::Folder)?.ram {
+        return Err(OpenError::InRam(name));
+    }
+    const PLAIN: i32 = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let unnamed = PLAIN | libc::O_TMPFILE | libc::O_EXCL;
+    let mut last = Errno::EINVAL;
+    for direct in [true, false] {
+        let extra = if direct { libc::O_DIRECT } else { 0 };
+        match open_at(folder, c".", unnamed | extra) {
+            Ok(fd) => return Ok((fd, true, direct)),
+            Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL | Errno::ENOENT) => {}
+            Err(errno) => return Err(OpenError::File(errno)),
+        }
+        match make_and_unlink(folder, PLAIN | extra) {
+            Ok(fd) => return Ok((fd, false, direct)),
+            Err(errno) => last = errno,
+        }
+    }
+    Err(OpenError::File(last))
+}
+
+/// For file systems without `O_TMPFILE`: the name lives as short as can be, and cannot be guessed.
+fn make_and_unlink(folder: i32, flags: i32) -> Result<i32, Errno> {
+    const PREFIX: &[u8] = b".weir-swap-";
+    let (mut random, mut name) = ([0; 8], [0; 32]);
+    sys::random(&mut random)?;
+    name[..PREFIX.len()].copy_from_slice(PREFIX);
+    for (i, byte) in random.iter().enumerate() {
+        name[PREFIX.len() + 2 * i] = b'a' + (byte >> 4);
+        name[PREFIX.len() + 2 * i + 1] = b'a' + (byte & 15);
+    }
+    let name = CStr::from_bytes_until_nul(&name).map_err(|_| Errno::EINVAL)?;
+    let opened = open_at(folder, name, flags | libc::O_CREAT | libc::O_EXCL);
+    // A refused O_DIRECT leaves the new file behind. SAFETY: the kernel reads the name.
+    let _ = unsafe { syscall(libc::SYS_unlinkat, [folder as usize, name.as_ptr() as usize, 0, 0, 0, 0]) };
+    opened
+}
+
+/// The first words of `struct statx` do not matter here; those at 0x98 are the alignments.
+#[repr(C, align(8))]
+struct Statx {
+    mask: u32,
+    before: [u8; 0x98 - 4],
+    memory_align: u32,
+    offset_align: u32,
+    after: [u8; 0x100 - 0xa0],
+}
+const _: () = assert!(size_of::<Statx>() == 256);
+
+fn align_of(fd: i32, direct: bool) -> usize {
+    const STATX_DIOALIGN: usize = 0x2000;
+    if !direct {
+        return ALIGN_MIN;
+    }
+    let mut stat = Statx { mask: 0, before: [0; 148], memory_align: 0, offset_align: 0, after: [0; 96] };
+    let (empty, to) = (c"".as_ptr() as usize, core::ptr::from_mut(&mut stat) as usize);
+    let args = [fd as usize, empty, libc::AT_EMPTY_PATH as usize, STATX_DIOALIGN, to, 0];
+    // SAFETY: the kernel reads the empty path and writes the live structure.
+    let asked = unsafe { syscall(libc::SYS_statx, args) };
+    let align = stat.memory_align.max(stat.offset_align) as usize;
+    if asked.is_err() || stat.mask & STATX_DIOALIGN as u32 == 0 || !align.is_power_of_two() {
+        return ALIGN_UNKNOWN;
+    }
+    align.max(ALIGN_MIN)
+}
+
+fn allocate(fd: i32, offset: u64, len: u64) -> Result<(), Errno> {
+    fallocate(fd, 0, offset, len)
+}
+
+fn fallocate(fd: i32, mode: usize, offset: u64, len: u64) -> Result<(), Errno> {
+    let args = [fd as usize, mode, offset as usize, len as usize, 0, 0];
+    // SAFETY: no pointers.
+    retried(|| unsafe { syscall(libc::SYS_fallocate, args) }).map(|_| ())
+}
+
+/// Repeats a call that was interrupted, a bounded number of times.
+fn retried(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let mut tries = TRIES;
+    loop {
+        match call() {
+            Err(Errno::EINTR | Errno::EAGAIN) if tries > 0 => tries -= 1,
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a real disk, unlike many a `/tmp`.
+    const DISK: &CStr = c"/var/tmp";
+
+    #[test]
+    fn a_file_system_in_ram_is_refused_by_name() {
+        let refused = SwapFile::open(c"/dev/shm", 1 << 20).unwrap_err();
+        assert_eq!(refused, OpenError::InRam("tmpfs"));
+    }
+
+    #[test]
+    fn a_missing_folder_and_a_file_in_its_place_are_refused() {
+        assert_eq!(
+            SwapFile::open(c"/nowhere/at/all", 1 << 20).unwrap_err(),
+            OpenError::Folder(Errno::ENOENT)
+        );
+        assert_eq!(
+            SwapFile::open(c"/proc/self/status", 1 << 20).unwrap_err(),
+            OpenError::Folder(Errno::ENOTDIR)
+        );
+    }
+
+    #[test]
+    fn more_than_the_disk_has_is_refused_before_anything_starts() {
+        let free = free_bytes(DISK).unwrap();
+        match SwapFile::open(DISK, free + (1 << 40)).unwrap_err() {
+            OpenError::NoSpace { wanted, free: left } => assert!(wanted > free && left > 0),
+            OpenError::TooLarge(_) => {} // file systems whose largest file is smaller than the disk
+            other => panic!("{other:?}"),
+        }
+        assert!(free_bytes(DISK).unwrap() >= free / 2, "the refused file's blocks are free again");
+    }
+
+    #[test]
+    fn the_file_has_no_name_its_blocks_and_the_length_asked_for() {
+        let file = SwapFile::open(DISK, 4 << 20).unwrap();
+        let granted = file.granted();
+        assert!(granted.align.is_power_of_two() && granted.align >= 512, "{granted:?}");
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", file.fd())).unwrap();
+        assert!(link.to_string_lossy().ends_with("(deleted)"), "{link:?}");
+        assert_eq!(file.bytes(), 4 << 20);
+        if granted.preallocated {
+            file.punch(0, 2 << 20).unwrap();
+            file.allocate(0, 2 << 20).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_tmpfile_the_name_is_gone_once_the_file_is_open() {
+        let folder = open_at(libc::AT_FDCWD, DISK, libc::O_PATH | libc::O_DIRECTORY).unwrap();
+        let fd = make_and_unlink(folder, libc::O_RDWR | libc::O_CLOEXEC).unwrap();
+        let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
+        assert!(link.to_string_lossy().contains(".weir-swap-"), "{link:?}");
+        assert!(link.to_string_lossy().ends_with("(deleted)"), "{link:?}");
+        sys::close(fd);
+        sys::close(folder);
+    }
+}
