@@ -181,7 +181,7 @@ impl FileIo {
 
     fn read_from(&self, done: usize, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let (base, len) = (bytes.as_mut_ptr() as usize, bytes.len());
-        self.transfer(done, len, |at| {
+        transfer(self.file.granted().align, done, len, |at| {
             let args = [self.file.fd() as usize, base + at, len - at, offset as usize + at, 0, 0];
             // SAFETY: the kernel writes into the live slice.
             unsafe { syscall(libc::SYS_pread64, args) }
@@ -190,37 +190,36 @@ impl FileIo {
 
     fn write_from(&self, done: usize, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let (base, len) = (bytes.as_ptr() as usize, bytes.len());
-        self.transfer(done, len, |at| {
+        transfer(self.file.granted().align, done, len, |at| {
             let args = [self.file.fd() as usize, base + at, len - at, offset as usize + at, 0, 0];
             // SAFETY: the kernel reads the live slice.
             unsafe { syscall(libc::SYS_pwrite64, args) }
         })
     }
+}
 
-    /// Repeats `call(at)` from byte `done` until `len` bytes are through.
-    fn transfer(
-        &self,
-        done: usize,
-        len: usize,
-        mut call: impl FnMut(usize) -> Result<usize, Errno>,
-    ) -> Result<(), Errno> {
-        // Direct I/O goes on at an aligned byte only.
-        let aligned = |at: usize| if at >= len { len } else { at & !(self.file.granted().align - 1) };
-        let (mut at, mut tries) = (aligned(done), TRIES);
-        while at < len {
-            match call(at) {
-                Ok(0) => return Err(Errno::ENODATA),
-                Ok(n) if aligned(at + n) > at => at = aligned(at + n),
-                Err(errno) if !matches!(errno, Errno::EINTR | Errno::EAGAIN) => return Err(errno),
-                _ if tries == 0 => return Err(Errno::EAGAIN),
-                _ => {
-                    tries -= 1;
-                    thread::yield_now();
-                }
+/// Repeats `call(at)` from byte `done` until `len` bytes are through. Direct I/O goes on at aligned bytes only.
+fn transfer(
+    align: usize,
+    done: usize,
+    len: usize,
+    mut call: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    let aligned = |at: usize| if at >= len { len } else { at & !(align - 1) };
+    let (mut at, mut tries) = (aligned(done), TRIES);
+    while at < len {
+        match call(at) {
+            Ok(0) => return Err(Errno::ENODATA),
+            Ok(n) if aligned(at + n) > at => at = aligned(at + n),
+            Err(errno) if !matches!(errno, Errno::EINTR | Errno::EAGAIN) => return Err(errno),
+            _ if tries == 0 => return Err(Errno::EAGAIN),
+            _ => {
+                tries -= 1;
+                thread::yield_now();
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 const NO_OP: Op = Op { write: false, offset: 0, addr: 0, len: 0 };
@@ -233,7 +232,27 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn io(wanted: Backend) -> FileIo {
-        FileIo::new(SwapFile::open(c"/var/tmp", 8 * MIB as u64).unwrap(), wanted)
+        let folder = std::ffi::CString::new(env!("CARGO_MANIFEST_DIR")).unwrap();
+        FileIo::new(SwapFile::open(&folder, 8 * MIB as u64).unwrap(), wanted)
+    }
+
+    #[test]
+    fn short_transfers_go_on_at_an_aligned_byte_and_interruptions_are_repeated() {
+        let mut script = vec![Ok(700), Err(Errno::EINTR), Ok(100), Err(Errno::EAGAIN), Ok(512), Ok(9999)];
+        let mut starts = Vec::new();
+        let done = transfer(512, 600, 4096, |at| {
+            starts.push(at);
+            script.remove(0)
+        });
+        assert_eq!((done, starts), (Ok(()), vec![512, 1024, 1024, 1024, 1024, 1536]));
+    }
+
+    #[test]
+    fn transfers_that_end_early_fail_or_never_move_are_errors() {
+        assert_eq!(transfer(512, 0, 4096, |_| Ok(0)), Err(Errno::ENODATA));
+        assert_eq!(transfer(512, 0, 4096, |_| Err(Errno::EIO)), Err(Errno::EIO));
+        assert_eq!(transfer(512, 0, 4096, |_| Err(Errno::EINTR)), Err(Errno::EAGAIN));
+        assert_eq!(transfer(512, 4096, 4096, |_| Err(Errno::EIO)), Ok(()), "nothing was left to do");
     }
 
     fn filled(len: usize, seed: u8) -> Buffer {

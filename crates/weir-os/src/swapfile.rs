@@ -317,8 +317,12 @@ fn retried(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errn
 mod tests {
     use super::*;
 
-    /// On a real disk, unlike many a `/tmp`.
-    const DISK: &CStr = c"/var/tmp";
+    /// A folder on a real disk, unlike many a `/tmp`.
+    const DISK: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_MANIFEST_DIR"), "\0").as_bytes()) {
+            Ok(folder) => folder,
+            Err(_) => panic!("a path without NUL"),
+        };
 
     #[test]
     fn a_file_system_in_ram_is_refused_by_name() {

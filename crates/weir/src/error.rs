@@ -52,3 +52,29 @@ pub enum Refused {
     #[error("{0}")]
     Kernel(Errno),
 }
+
+/// Why the swap tier could not do what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwapError {
+    /// No cluster or no slot is free, or the disk cannot give a punched cluster's space back. Frees help.
+    #[error("the swap file is full")]
+    Full,
+    /// This write failed for good. From now on all writes fail; what was written before can be read.
+    #[error("writing to the swap file failed: {0}")]
+    Write(Errno),
+    /// An earlier write failed with this error, so nothing is written any more.
+    #[error("the swap file takes no more pages since a write failed: {0}")]
+    Latched(Errno),
+    /// The device did not give the bytes.
+    #[error("reading from the swap file failed: {0}")]
+    Read(Errno),
+    /// What the device gave is not what was written for this page.
+    #[error("the swap file gave back other bytes than were written")]
+    Damaged,
+    /// The tables cannot be made.
+    #[error("cannot allocate the swap tier's own memory: {0}")]
+    Memory(Errno),
+    /// The size or a setting is out of bounds.
+    #[error("the swap file is smaller than one cluster, or larger than slots can name")]
+    Size,
+}

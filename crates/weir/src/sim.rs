@@ -2,6 +2,8 @@
 //! vectors, and every rule that the kernel would enforce is asserted: a slot is filled only when
 //! empty, moved only when present. Faults can be injected by call number.
 
+pub mod disk;
+
 use crate::door::{Done, Pager};
 use crate::page::{PageId, Slot};
 use core::cell::UnsafeCell;

@@ -12,4 +12,4 @@ pub mod state;
 #[cfg(not(loom))]
 pub mod table;
 
-pub use id::{BlockId, Handle, PageId, Slot, WindowId};
+pub use id::{BlockId, ClusterId, Handle, PageId, Slot, SlotId, WindowId};
