@@ -23,6 +23,7 @@ const FEAT_NODROP: u32 = 2;
 const ENTER_GETEVENTS: usize = 1;
 const OFF_SQES: usize = 0x1000_0000;
 const REGISTER_FILES: usize = 2;
+const UNREGISTER_FILES: usize = 3;
 
 /// `struct io_uring_params`.
 #[repr(C)]
@@ -278,6 +279,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        // The kernel takes a ring apart later and at leisure: the file is not to wait for that.
+        let args = [self.fd as usize, UNREGISTER_FILES, 0, 0, 0, 0];
+        // SAFETY: no pointers.
+        let _ = unsafe { syscall(libc::SYS_io_uring_register, args) };
         sys::close(self.fd);
     }
 }

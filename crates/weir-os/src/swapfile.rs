@@ -318,11 +318,11 @@ mod tests {
     use super::*;
 
     /// A folder on a real disk, unlike many a `/tmp`.
-    const DISK: &CStr =
-        match CStr::from_bytes_with_nul(concat!(env!("CARGO_MANIFEST_DIR"), "\0").as_bytes()) {
-            Ok(folder) => folder,
-            Err(_) => panic!("a path without NUL"),
-        };
+    const DISK: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_MANIFEST_DIR"), "\0").as_bytes())
+    {
+        Ok(folder) => folder,
+        Err(_) => panic!("a path without NUL"),
+    };
 
     #[test]
     fn a_file_system_in_ram_is_refused_by_name() {

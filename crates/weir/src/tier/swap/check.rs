@@ -1,9 +1,9 @@
 //! Counters derived again from the slot table: to compare, and to free what processes left behind.
 
+use super::Swap;
 use super::clusters::UNTRACKED;
 use super::record::units;
 use super::shared::Word;
-use super::Swap;
 use crate::door::BlockIo;
 use crate::page::{ClusterId, SlotId};
 use crate::sync::Ordering;
@@ -75,10 +75,7 @@ pub(super) fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static st
 }
 
 /// Frees every record that `mine` does not name, and every slot that names none.
-pub(super) fn reclaim<D: BlockIo>(
-    swap: &Swap<D>,
-    mine: impl FnOnce(&mut dyn FnMut(SlotId)),
-) -> Option<u64> {
+pub(super) fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
     let shared = &swap.shared;
     let named = Table::<AtomicU64>::new(shared.bitmap.len(), c"weir-check").ok()?;
     let mut held = 0u64;

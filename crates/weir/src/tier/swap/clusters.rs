@@ -77,18 +77,25 @@ impl Shared {
     }
 
     /// Takes a free cluster for the process in row `owner`: one after the last taken, if possible not one
-    /// that must be allocated again. `None`: full.
-    pub fn take<D: BlockIo>(&self, dev: &D, owner: u16, counters: &Counters) -> Option<ClusterId> {
+    /// that must be allocated again. `None`: only `reserve` clusters are free.
+    pub fn take<D: BlockIo>(
+        &self,
+        dev: &D,
+        owner: u16,
+        reserve: u64,
+        counters: &Counters,
+    ) -> Option<ClusterId> {
         for punched in [0, PUNCHED] {
             for id in self.around(Word::ClusterHand) {
-                if self.get(Word::FreeClusters) == 0 {
+                if self.get(Word::FreeClusters) <= reserve {
                     return None;
                 }
                 if !self.try_open(id, punched, owner) {
                     continue;
                 }
                 let offset = u64::from(id.0) * CLUSTER_BYTES;
-                if punched != 0 && dev.allocate(offset, CLUSTER_BYTES).is_err_and(|e| e != Errno::EOPNOTSUPP) {
+                if punched != 0 && dev.allocate(offset, CLUSTER_BYTES).is_err_and(|e| e != Errno::EOPNOTSUPP)
+                {
                     self.set_free(id, PUNCHED);
                     return None; // the disk is full; the others that were punched would fare no better
                 }
@@ -113,8 +120,7 @@ impl Shared {
         let old = word.load(Ordering::Relaxed);
         let new = OPEN | WRITTEN | u64::from(owner) << OWNER_SHIFT;
         let fits = old & STATE == 0 && old & PUNCHED == punched;
-        let opened =
-            fits && word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let opened = fits && word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if opened {
             self.word(Word::FreeClusters).fetch_sub(1, Ordering::Relaxed);
         }
@@ -140,7 +146,10 @@ impl Shared {
             let empty = left & STATE == CLOSED && Cluster(left).records() == 0;
             Some(if empty { WRITTEN } else { left })
         };
-        self.count_if_freed(self.cluster_word(id).fetch_update(Ordering::AcqRel, Ordering::Relaxed, step), step);
+        self.count_if_freed(
+            self.cluster_word(id).fetch_update(Ordering::AcqRel, Ordering::Relaxed, step),
+            step,
+        );
     }
 
     /// No more batches go into an open cluster.
@@ -149,7 +158,10 @@ impl Shared {
             let is_empty = Cluster(w).records() == 0;
             Some(if is_empty { WRITTEN } else { w & !(STATE | OWNER) | CLOSED })
         };
-        self.count_if_freed(self.cluster_word(id).fetch_update(Ordering::AcqRel, Ordering::Relaxed, step), step);
+        self.count_if_freed(
+            self.cluster_word(id).fetch_update(Ordering::AcqRel, Ordering::Relaxed, step),
+            step,
+        );
     }
 
     fn count_if_freed(&self, before: Result<u64, u64>, step: impl Fn(u64) -> Option<u64>) {

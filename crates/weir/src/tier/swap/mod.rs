@@ -52,6 +52,8 @@ use weir_os::sys;
 pub const CLUSTER_BYTES: u64 = 2 << 20;
 /// Alignment of I/O that the layout can take: batches begin and end at multiples of it.
 const ALIGN_MAX: usize = 4096;
+/// Files of so many clusters keep one for moving records.
+const RESERVE_FROM_CLUSTERS: u32 = 4;
 
 /// How a record's bytes were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,15 +96,13 @@ pub enum SwapEncryption {
 pub struct SwapSettings {
     /// Records that the slot table can name; 0: one per KiB of the file.
     pub slots: u32,
-    /// A cluster is sparse when at most one part in so many is live.
-    pub sparse_share: u64,
     /// Clusters punched by one `trim` at most.
     pub punches: u32,
 }
 
 impl Default for SwapSettings {
     fn default() -> Self {
-        SwapSettings { slots: 0, sparse_share: 4, punches: 16 }
+        SwapSettings { slots: 0, punches: 16 }
     }
 }
 
@@ -232,9 +232,9 @@ impl<D: BlockIo> Swap<D> {
         self.row.store(clusters::UNTRACKED.into(), Ordering::Relaxed);
     }
 
-    /// Bytes of free clusters: what can surely be written. Open clusters may take more.
+    /// Bytes of the free clusters that writers may take. Open clusters may take more.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.get(Word::FreeClusters) * CLUSTER_BYTES
+        self.shared.get(Word::FreeClusters).saturating_sub(self.reserve()) * CLUSTER_BYTES
     }
 
     /// Bytes in the file of live records, with headers and tags.
@@ -287,10 +287,17 @@ impl<D: BlockIo> Swap<D> {
         check::reclaim(self, mine)
     }
 
-    /// A mostly dead cluster whose records may be moved: [`Swap::each_in_cluster`] gives them, the owner writes them
-    /// elsewhere and frees them here. Each is offered once until another record of it dies.
-    pub fn sparse_cluster(&self) -> Option<ClusterId> {
-        self.shared.sparse(self.settings.sparse_share)
+    /// A cluster of which at most one part in `share` is live, and whose records may be moved:
+    /// [`Swap::each_in_cluster`] gives them, the owner writes them elsewhere ([`Writer::for_moving`]) and frees them
+    /// here. Each is offered once until another record of it dies.
+    pub fn sparse_cluster(&self, share: u64) -> Option<ClusterId> {
+        self.shared.sparse(share.max(1))
+    }
+
+    /// Clusters that only moving may take: without an empty one a full file with dead records in every cluster could
+    /// not be tidied up. Tiny files have none to spare.
+    fn reserve(&self) -> u64 {
+        u64::from(self.shared.cluster_count() >= RESERVE_FROM_CLUSTERS)
     }
 
     /// Re-derives every counter from the slot table and says what does not agree. No thread or process may be inside

@@ -86,9 +86,7 @@ impl Seal {
         let (head, text_end) = (header.bytes(), HEADER_BYTES + header.len);
         place[..HEADER_BYTES].copy_from_slice(&head);
         let tag = match self {
-            Seal::Cipher(cipher) => {
-                cipher.seal(header.generation, &head, &mut place[HEADER_BYTES..text_end])
-            }
+            Seal::Cipher(cipher) => cipher.seal(header.generation, &head, &mut place[HEADER_BYTES..text_end]),
             Seal::Checksum(seed) => checksum(&place[..text_end], *seed),
         };
         place[text_end..text_end + TAG_BYTES].copy_from_slice(&tag);

@@ -39,6 +39,8 @@ pub struct Writer {
     fill: usize,
     capacity: usize,
     stage: Stage,
+    /// May take the clusters that are kept for moving records.
+    moves: bool,
     /// The cluster that batches go to, and how far it is full.
     open: Option<(ClusterId, u64)>,
     epoch: u32,
@@ -64,9 +66,16 @@ impl Writer {
             fill: 0,
             capacity,
             stage: Stage::Filling,
+            moves: false,
             open: None,
             epoch: 0,
         })
+    }
+
+    /// As `new`, for records out of sparse clusters: it may take the last cluster, since what it writes
+    /// sets others free.
+    pub fn for_moving(batch_bytes: usize) -> Result<Writer, SwapError> {
+        Ok(Writer { moves: true, ..Self::new(batch_bytes)? })
     }
 
     /// Adds a page's record, 1 to [`super::RECORD_BYTES_MAX`] bytes.
@@ -202,7 +211,8 @@ impl Writer {
             }
             self.close(swap);
         }
-        let taken = swap.shared.take(&swap.dev, swap.row(), &swap.counters);
+        let reserve = if self.moves { 0 } else { swap.reserve() };
+        let taken = swap.shared.take(&swap.dev, swap.row(), reserve, &swap.counters);
         let cluster = taken.ok_or(SwapError::Full)?;
         self.open = Some((cluster, 0));
         Ok((cluster, u64::from(cluster.0) * CLUSTER_BYTES))
