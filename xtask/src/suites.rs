@@ -14,7 +14,7 @@ enum Need {
     Tool(&'static str, &'static str),
     /// The right to open a userfaultfd that serves kernel-mode faults.
     Userfaultfd,
-    /// To be root, in order to become somebody without any privilege.
+    /// To be root: to mount a disk, or to become somebody without any privilege.
     Root,
 }
 
@@ -38,7 +38,7 @@ const fn plain(
     Suite { name, command, env: &[], needs: &[], tests_min, minutes_max }
 }
 
-const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "-p", "weir-os", "--test", "*"];
+const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "--test", "kernel"];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
 /// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
@@ -51,6 +51,7 @@ const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("tim
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
 const NOBODY: &[Need] =
     &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
+const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
 const VENV: &[Need] = &[Need::Tool("python3", "python3 python3-venv"), Need::Tool("make", "make")];
 
 /// All suites, in the order in which they run: quick ones first.
@@ -83,6 +84,15 @@ const SUITES: &[Suite] = &[
         env: COPY,
         needs: KERNEL,
         tests_min: 1,
+        minutes_max: 10,
+    },
+    plain("swap-file", &["cargo", "test", "-p", "weir", "--test", "swap_file"], 6, 10),
+    Suite {
+        name: "swap-full-disk",
+        command: &["cargo", "test", "-p", "weir", "--test", "swap_full_disk"],
+        env: &[],
+        needs: DISK,
+        tests_min: 2,
         minutes_max: 10,
     },
     plain("release-build", &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload"], 0, 15),
@@ -315,7 +325,7 @@ fn missing(need: &Need) -> Option<String> {
             let found = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
             (!found).then(|| format!("{tool} not found: apt-get install {package}"))
         }
-        Need::Root => (!is_root()).then(|| "run as root: only root can become nobody".to_string()),
+        Need::Root => (!is_root()).then(|| "run as root: it mounts a small disk or becomes nobody".to_string()),
         Need::Userfaultfd => (!may_open_userfaultfd()).then(|| {
             "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
              your group access to /dev/userfaultfd"

@@ -57,8 +57,7 @@ struct Shelf {
     ring: UnsafeCell<Option<Ring>>,
 }
 
-// SAFETY: the ring is touched only by whoever has set `taken` from 0 to 1, or by the only thread of a new
-// child.
+// SAFETY: the ring is touched only by whoever has set `taken` from 0 to 1.
 unsafe impl Sync for Shelf {}
 
 impl Shelf {
@@ -106,20 +105,20 @@ impl FileIo {
         &self.file
     }
 
-    /// In a forked child, before anything else here: rings of its own instead of its parent's. Where that fails
-    /// the child goes without.
-    ///
-    /// # Safety
-    /// - the child has one thread, and no thread of the parent was in here at the fork.
-    pub unsafe fn renew_in_child(&self) {
+    /// In a forked child, before anything else here: rings of its own instead of its parent's, whose memory it does not
+    /// have. Where that fails, or a thread of the parent was using one, the child goes without.
+    pub fn renew_in_child(&self) {
         for shelf in self.reads.iter().chain(&self.writes) {
-            // SAFETY: the only thread.
+            if shelf.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                continue; // nobody here will ever give it back
+            }
+            // SAFETY: ours alone while `taken` is set.
             let ring = unsafe { &mut *shelf.ring.get() };
             if let Some(old) = ring.take() {
                 old.forget_in_child();
                 *ring = Ring::new(self.file.fd()).ok();
             }
-            shelf.taken.store(0, Ordering::Relaxed);
+            shelf.taken.store(0, Ordering::Release);
         }
     }
 

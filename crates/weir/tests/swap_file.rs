@@ -178,8 +178,7 @@ fn ended(pid: libc::pid_t) -> i32 {
 
 /// What the fork hook does in a child.
 fn enter_child(tier: &Tier, retained: usize) {
-    // SAFETY: one thread, and the parent's threads were not in here.
-    unsafe { tier.device().renew_in_child() };
+    tier.device().renew_in_child();
     tier.after_fork_in_child(retained as u64);
 }
 

@@ -120,7 +120,7 @@ impl Shared {
     pub fn publish(&self, slot: SlotId, at: &Located) {
         let row = self.slots.row(slot.0 as usize);
         debug_assert_eq!(row[LIFE].load(Ordering::Relaxed) & REFS, 0);
-        let place = at.offset / UNIT_BYTES as u64
+        let place = (at.offset / UNIT_BYTES as u64)
             | (at.len as u64) << OFFSET_BITS
             | (at.codec as u64) << (OFFSET_BITS + LENGTH_BITS);
         row[PLACE].store(place, Ordering::Relaxed);
