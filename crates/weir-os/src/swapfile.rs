@@ -145,6 +145,32 @@ impl SwapFile {
         self.granted
     }
 
+    /// Claims a number for this process, as long as it lives, does not `exec` and has the file open; `false`: another
+    /// process has it. Claims of this process's own threads do not exclude each other. It is a record lock
+    /// far behind the end of the file: known to the kernel, whatever namespaces the processes are in.
+    pub fn claim(&self, number: u32) -> bool {
+        self.lock(libc::F_WRLCK, number).is_ok()
+    }
+
+    /// Gives a claim of this process up.
+    pub fn unclaim(&self, number: u32) {
+        let _ = self.lock(libc::F_UNLCK, number);
+    }
+
+    fn lock(&self, kind: libc::c_int, number: u32) -> Result<(), Errno> {
+        const BEHIND: i64 = 1 << 62;
+        let lock = libc::flock {
+            l_type: kind as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: BEHIND + i64::from(number),
+            l_len: 1,
+            l_pid: 0,
+        };
+        let args = [self.fd as usize, libc::F_SETLK as usize, core::ptr::from_ref(&lock) as usize, 0, 0, 0];
+        // SAFETY: the kernel reads the live structure.
+        unsafe { syscall(libc::SYS_fcntl, args) }.map(|_| ())
+    }
+
     /// Gives the blocks of a range back to the file system; it reads as zeros. EOPNOTSUPP: not here.
     pub fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
         const PUNCH_HOLE_KEEP_SIZE: usize = 2 | 1;

@@ -197,13 +197,6 @@ pub fn getpid() -> u32 {
     unsafe { syscall_raw(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// Whether a process of this id exists (also one that has ended and was not waited for).
-pub fn is_alive(pid: u32) -> bool {
-    // SAFETY: signal 0 is not sent.
-    let r = unsafe { syscall(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
-    r != Err(Errno::ESRCH)
-}
-
 /// Fills `bytes` with random bytes, without blocking.
 pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     const GRND_NONBLOCK: usize = 1;

@@ -106,6 +106,10 @@ pub trait BlockIo: Sync {
     fn punch(&self, offset: u64, len: u64) -> Result<(), Errno>;
     /// Makes sure of the space under a range that was punched.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno>;
+    /// Claims a number for this process until it ends, by whatever way, or `unclaim`; `false`: another process has it.
+    fn claim(&self, number: u32) -> bool;
+    /// Gives a claim up.
+    fn unclaim(&self, number: u32);
 }
 
 impl BlockIo for FileIo {
@@ -129,6 +133,12 @@ impl BlockIo for FileIo {
     }
     fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
         self.file().allocate(offset, len)
+    }
+    fn claim(&self, number: u32) -> bool {
+        self.file().claim(number)
+    }
+    fn unclaim(&self, number: u32) {
+        self.file().unclaim(number);
     }
 }
 

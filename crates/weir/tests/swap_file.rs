@@ -272,6 +272,71 @@ fn what_a_killed_child_held_is_counted_and_comes_back_to_the_last_process() {
 }
 
 #[test]
+fn a_child_in_another_pid_namespace_neither_takes_its_parent_for_dead_nor_is_taken() {
+    let tier = tier(Backend::Plain, SwapEncryption::Aead);
+    let (mut writer, mut cache, _) = tools();
+    store(&tier, &mut writer, &mut cache, 0..10);
+    let open = tier.validate().unwrap().clusters_open;
+    let child = fork(|| {
+        // SAFETY: no pointers. Refused without the right to it; then the child is an ordinary one, which must
+        // behave the same.
+        let _ = unsafe { libc::unshare(libc::CLONE_NEWPID) };
+        let grandchild = fork(|| {
+            enter_child(&tier, 0);
+            store(&tier, &mut writer, &mut cache, 100..110);
+            tier.trim();
+            tier.leaked() == 0 && tier.validate().unwrap().clusters_open == open + 1
+        });
+        ended(grandchild) == 0
+    });
+    assert_eq!(ended(child), 0);
+    assert_eq!(tier.leaked(), 0, "not settled yet");
+    tier.trim();
+    assert_eq!((tier.leaked(), tier.validate().unwrap().clusters_open), (10, open));
+    store(&tier, &mut writer, &mut cache, 10..20);
+    assert_eq!(tier.validate().unwrap().clusters_open, open, "the parent's own stayed open");
+}
+
+#[test]
+fn a_child_that_execs_is_settled_while_the_new_program_runs() {
+    let tier = tier(Backend::Plain, SwapEncryption::Aead);
+    let (mut writer, mut cache, _) = tools();
+    let shared = store(&tier, &mut writer, &mut cache, 0..10);
+    shared.iter().for_each(|(_, slot)| tier.retain(*slot));
+    let mut pipes = [[0; 2]; 2];
+    for pipe in &mut pipes {
+        // SAFETY: writes two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    }
+    let child = fork(|| {
+        enter_child(&tier, shared.len());
+        // `cat` says when it runs by passing a byte on, and ends with its input.
+        // SAFETY: descriptors of our own, strings that end.
+        unsafe {
+            libc::dup2(pipes[0][0], 0);
+            libc::dup2(pipes[1][1], 1);
+            pipes.iter().flatten().for_each(|fd| _ = libc::close(*fd));
+            libc::execlp(c"cat".as_ptr(), c"cat".as_ptr(), core::ptr::null::<libc::c_char>());
+        }
+        false
+    });
+    let mut byte = [7u8];
+    // SAFETY: one byte each way; then the ends are closed, which ends the child.
+    unsafe {
+        assert_eq!(libc::write(pipes[0][1], byte.as_ptr().cast(), 1), 1);
+        assert_eq!(libc::read(pipes[1][0], byte.as_mut_ptr().cast(), 1), 1);
+    }
+    tier.trim();
+    assert_eq!(tier.leaked(), 10);
+    tier.empty(&mut cache);
+    assert_eq!(tier.reclaim_leaked(|mine| shared.iter().for_each(|(_, slot)| mine(*slot))), Some(0));
+    assert_eq!(tier.validate().unwrap().references, 10, "the parent's own are left");
+    // SAFETY: our own descriptors.
+    pipes.iter().flatten().for_each(|fd| assert_eq!(unsafe { libc::close(*fd) }, 0));
+    assert_eq!(ended(child), 0);
+}
+
+#[test]
 fn processes_that_write_and_free_at_once_leave_nothing_behind() {
     let tier = tier(Backend::Uring, SwapEncryption::Aead);
     let children: Vec<_> = (0..4u32)

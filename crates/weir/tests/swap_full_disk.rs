@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use weir::page::PageId;
 use weir::tier::swap::*;
 use weir_os::fileio::{Backend, FileIo};
@@ -10,6 +11,10 @@ use weir_os::swapfile::{OpenError, SwapFile, free_bytes};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
+
+/// One test at a time: a child that `mount` is started in has this process's files open until its exec, and so keeps
+/// their space.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// A mounted image; unmounted and removed when dropped, also by a failing test.
 struct Disk {
@@ -75,6 +80,7 @@ fn batch(
 
 #[test]
 fn a_file_that_does_not_fit_is_refused_with_the_figures_and_one_that_fits_is_not() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let disk = Disk::new("weir-too-large");
     let free = free_bytes(&disk.path()).unwrap();
     match SwapFile::open(&disk.path(), free + 8 * MIB) {
@@ -91,8 +97,10 @@ fn a_file_that_does_not_fit_is_refused_with_the_figures_and_one_that_fits_is_not
 
 #[test]
 fn what_was_allocated_is_written_although_the_disk_is_full_and_punched_space_may_be_gone() {
-    let disk = Disk::new("weir-full");
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for backend in [Backend::Uring, Backend::Plain] {
+        // A disk for each: the kernel may close the files of a ring a little later than we do.
+        let disk = Disk::new("weir-full");
         let file = SwapFile::open(&disk.path(), 8 * MIB).unwrap();
         let io = FileIo::new(file, backend);
         let tier = Swap::new(io, 8 * MIB, SwapSettings::default(), SwapEncryption::Aead).unwrap();

@@ -20,7 +20,7 @@ use crate::page::ClusterId;
 use crate::stats::add;
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
-use weir_os::sys::{self, Errno};
+use weir_os::sys::Errno;
 
 const COUNT_BITS: u32 = 18;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -41,9 +41,6 @@ const OWNER: u64 = 0xffff << OWNER_SHIFT;
 
 /// A process without a row of its own: nobody sees when it is dead.
 pub(super) const UNTRACKED: u16 = u16::MAX;
-/// Set in a row's process id while one process settles a dead one's affairs.
-const SETTLING: u64 = 1 << 32;
-
 /// A look at a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cluster(u64);
@@ -214,16 +211,19 @@ impl Shared {
         punched
     }
 
-    /// A row for process `pid`, which holds `references`; [`UNTRACKED`] when there is none left.
-    pub fn join(&self, pid: u32, references: u64) -> u16 {
+    /// A row for process `pid`, which holds `references`; [`UNTRACKED`] when there is none left. A row is in use
+    /// when it has a process id, and its process lives while somebody else cannot claim its number.
+    pub fn join<D: BlockIo>(&self, dev: &D, pid: u32, references: u64) -> u16 {
         for i in 0..PROCESSES {
             let row = self.processes.row(i);
-            if row[0].load(Ordering::Relaxed) == 0
-                && row[0].compare_exchange(0, pid.into(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
+            if row[0].load(Ordering::Acquire) != 0 || !dev.claim(i as u32) {
+                continue;
+            }
+            if row[0].compare_exchange(0, pid.into(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 row[1].store(references, Ordering::Relaxed);
                 return i as u16;
             }
+            dev.unclaim(i as u32);
         }
         self.word(Word::Untracked).fetch_add(1, Ordering::Relaxed);
         UNTRACKED
@@ -237,14 +237,16 @@ impl Shared {
             && others.map(|i| self.processes.row(i)[0].load(Ordering::Acquire)).all(|pid| pid == 0)
     }
 
-    /// Gives a row up; what is still held counts as leaked.
-    pub fn leave(&self, row: u16) {
-        if row != UNTRACKED {
-            let row = self.processes.row(row.into());
-            let held = row[1].swap(0, Ordering::AcqRel);
-            self.word(Word::Leaked).fetch_add(held, Ordering::Relaxed);
-            row[0].store(0, Ordering::Release);
+    /// Gives a row up, of this process or claimed by it; what is still held counts as leaked.
+    pub fn leave<D: BlockIo>(&self, dev: &D, number: u16) {
+        if number == UNTRACKED {
+            return;
         }
+        let row = self.processes.row(number.into());
+        let held = row[1].swap(0, Ordering::AcqRel);
+        self.word(Word::Leaked).fetch_add(held, Ordering::Relaxed);
+        row[0].store(0, Ordering::Release);
+        dev.unclaim(number.into());
     }
 
     /// Counts references taken (+) or dropped (-) by the process in `row`.
@@ -255,26 +257,26 @@ impl Shared {
     }
 
     /// Closes the clusters that dead processes had open, and counts the references that went with them. Processes
-    /// settled.
-    pub fn settle_the_dead(&self) -> u32 {
+    /// settled. One thread of a process at a time: claims do not exclude threads.
+    pub fn settle_the_dead<D: BlockIo>(&self, dev: &D, own: u16) -> u32 {
         let mut settled = 0;
-        for i in 0..PROCESSES {
-            let row = self.processes.row(i);
-            let pid = row[0].load(Ordering::Acquire);
-            if pid == 0 || pid & SETTLING != 0 || sys::is_alive(pid as u32) {
+        for i in (0..PROCESSES as u16).filter(|i| *i != own) {
+            let row = self.processes.row(i.into());
+            // While the claim is ours nobody else settles or takes the row.
+            if row[0].load(Ordering::Acquire) == 0 || !dev.claim(i.into()) {
                 continue;
             }
-            // One settles, and the row cannot become somebody else's meanwhile.
-            if row[0].compare_exchange(pid, pid | SETTLING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            if row[0].load(Ordering::Acquire) == 0 {
+                dev.unclaim(i.into()); // settled by somebody else just now
                 continue;
             }
             for id in (0..self.cluster_count()).map(ClusterId) {
                 let w = self.cluster_word(id).load(Ordering::Acquire);
-                if w & STATE == OPEN && (w & OWNER) >> OWNER_SHIFT == i as u64 {
+                if w & STATE == OPEN && (w & OWNER) >> OWNER_SHIFT == u64::from(i) {
                     self.close(id);
                 }
             }
-            self.leave(i as u16);
+            self.leave(dev, i);
             settled += 1;
         }
         settled

@@ -118,6 +118,11 @@ pub struct Swap<D: BlockIo> {
     epoch: AtomicU32,
     /// This process's row in the shared table of processes.
     row: AtomicU32,
+    /// A thread is settling the affairs of dead processes.
+    settling: AtomicU32,
+    /// Error number of the first hard write error of this process. Not shared: it may be a child's own fault, which has
+    /// closed the file.
+    latched: AtomicU32,
 }
 
 impl<D: BlockIo> Swap<D> {
@@ -143,9 +148,18 @@ impl<D: BlockIo> Swap<D> {
             SwapEncryption::None => Seal::Checksum(u64::from_le_bytes(seed)),
         };
         let shared = Shared::new(clusters, slots).map_err(SwapError::Memory)?;
-        let row = shared.join(sys::getpid(), 0);
-        let (epoch, row) = (AtomicU32::new(1), AtomicU32::new(row.into()));
-        Ok(Swap { dev, seal, shared, counters: Counters::default(), settings, epoch, row })
+        let row = shared.join(&dev, sys::getpid(), 0);
+        Ok(Swap {
+            dev,
+            seal,
+            shared,
+            counters: Counters::default(),
+            settings,
+            epoch: AtomicU32::new(1),
+            row: AtomicU32::new(row.into()),
+            settling: AtomicU32::new(0),
+            latched: AtomicU32::new(0),
+        })
     }
 
     /// The device.
@@ -221,14 +235,15 @@ impl<D: BlockIo> Swap<D> {
     /// In a forked child, once: takes a row of its own, and forgets the caches and open clusters of its parent.
     /// `retained` is how often the parent called `retain` for it. The device is renewed by the caller before.
     pub fn after_fork_in_child(&self, retained: u64) {
-        let row = self.shared.join(sys::getpid(), retained);
+        let row = self.shared.join(&self.dev, sys::getpid(), retained);
         self.row.store(row.into(), Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Before this process ends, or becomes another program by `exec`: what it still holds counts as leaked.
+    /// Before this process ends in good order: what it still holds counts as leaked. (A process that is killed, or
+    /// becomes another program by `exec`, is noticed by the others' `trim`.)
     pub fn depart(&self) {
-        self.shared.leave(self.row());
+        self.shared.leave(&self.dev, self.row());
         self.row.store(clusters::UNTRACKED.into(), Ordering::Relaxed);
     }
 
@@ -252,23 +267,25 @@ impl<D: BlockIo> Swap<D> {
         u64::from(self.shared.cluster_count()) * CLUSTER_BYTES
     }
 
-    /// Whether a write has failed for good, and how.
+    /// Whether a write of this process has failed for good, and how.
     pub fn is_latched(&self) -> Option<sys::Errno> {
-        match self.shared.get(Word::Latched) {
+        match self.latched.load(Ordering::Relaxed) {
             0 => None,
             errno => Some(sys::Errno(errno as i32)),
         }
     }
 
     fn latch(&self, errno: sys::Errno) {
-        let word = self.shared.word(Word::Latched);
-        let _ = word.compare_exchange(0, errno.0 as u64, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.latched.compare_exchange(0, errno.0 as u32, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Housekeeping, now and then by a background thread: clusters that stayed free since the last call are given back
     /// to the file system, what dead processes left open is closed. Clusters punched.
     pub fn trim(&self) -> u32 {
-        self.shared.settle_the_dead();
+        if self.settling.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            self.shared.settle_the_dead(&self.dev, self.row());
+            self.settling.store(0, Ordering::Release);
+        }
         self.shared.trim(&self.dev, self.row(), self.settings.punches, &self.counters)
     }
 

@@ -40,8 +40,6 @@ pub(super) enum Word {
     FreeClusters,
     /// Bits set in the slot bitmap.
     SlotsTaken,
-    /// Error number of the first hard write error.
-    Latched,
     /// Where the next free cluster, slot, sparse cluster is looked for.
     ClusterHand,
     SlotHand,
@@ -53,7 +51,7 @@ pub(super) enum Word {
     /// Processes that joined when no row was left for them.
     Untracked,
 }
-const WORDS: usize = 12;
+const WORDS: usize = 11;
 const LINE_WORDS: usize = 8;
 
 /// Everything shared.
@@ -63,7 +61,7 @@ pub(super) struct Shared {
     slots: Table<[AtomicU64; 3]>,
     pub bitmap: Table<AtomicU64>,
     pub clusters: Table<AtomicU64>,
-    /// Process id and references held, per process.
+    /// Process id (0: not in use) and references held, per process.
     pub processes: Table<[AtomicU64; 2]>,
 }
 
