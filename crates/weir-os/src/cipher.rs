@@ -5,6 +5,7 @@
 
 use crate::mem::{Mapping, PAGE_BYTES, advise};
 use crate::sys::{self, Errno, syscall};
+use core::sync::atomic::{AtomicBool, Ordering};
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 /// Bytes of an authentication tag.
@@ -20,7 +21,7 @@ const _: () = assert!(size_of::<LessSafeKey>() <= PAGE_BYTES && align_of::<LessS
 #[derive(Debug)]
 pub struct Cipher {
     page: Mapping,
-    locked: bool,
+    locked: AtomicBool,
 }
 
 impl Cipher {
@@ -36,20 +37,27 @@ impl Cipher {
     fn with_key(key: &[u8; KEY_BYTES]) -> Result<Cipher, Errno> {
         let page = Mapping::anon(PAGE_BYTES)?;
         page.name(c"weir-key");
-        // SAFETY: locks our own page; no pointer is kept.
-        let locked = unsafe { syscall(libc::SYS_mlock, [page.base(), page.len(), 0, 0, 0, 0]) }.is_ok();
         // SAFETY: keeps the contents. EINVAL (a kernel without it) leaves the key in core dumps.
         let _ = unsafe { advise(page.base(), page.len(), libc::MADV_DONTDUMP) };
         let unbound = UnboundKey::new(&AES_128_GCM, key).map_err(|_| Errno::EINVAL)?;
         // SAFETY: the fresh page is large and aligned enough (asserted above).
         unsafe { (page.base() as *mut LessSafeKey).write(LessSafeKey::new(unbound)) };
-        Ok(Cipher { page, locked })
+        let cipher = Cipher { page, locked: AtomicBool::new(false) };
+        cipher.lock();
+        Ok(cipher)
+    }
+
+    /// Locks the key's page in RAM, again in a forked child: locks are not inherited.
+    pub fn lock(&self) {
+        // SAFETY: locks our own page; no pointer is kept.
+        let locked = unsafe { syscall(libc::SYS_mlock, [self.page.base(), self.page.len(), 0, 0, 0, 0]) };
+        self.locked.store(locked.is_ok(), Ordering::Relaxed);
     }
 
     /// Whether the key's page is locked in RAM; RLIMIT_MEMLOCK may forbid it, and the kernel's own swap
     /// may then take it.
     pub fn locked(&self) -> bool {
-        self.locked
+        self.locked.load(Ordering::Relaxed)
     }
 
     fn key(&self) -> &LessSafeKey {
@@ -95,7 +103,7 @@ fn wipe(base: usize, len: usize) {
         // SAFETY: callers pass memory of their own that nobody reads any more.
         unsafe { (at as *mut u8).write_volatile(0) };
     }
-    core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
 /// A checksum (XXH3, 128 bits) under a seed: finds damage, not attackers.

@@ -3,7 +3,7 @@
 use super::Swap;
 use super::clusters::UNTRACKED;
 use super::record::units;
-use super::shared::Word;
+use super::shared::{Shared, Word};
 use crate::door::BlockIo;
 use crate::page::{ClusterId, SlotId};
 use crate::sync::Ordering;
@@ -27,11 +27,14 @@ pub struct Totals {
     pub clusters_open: u64,
 }
 
-pub(super) fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static str> {
-    let shared = &swap.shared;
+/// Units and records per cluster.
+type Tally = Table<[AtomicU64; 2]>;
+
+/// Counts from the slot table and the bitmap alone.
+fn tally(shared: &Shared) -> Result<(Totals, Tally), &'static str> {
     let mut t = Totals::default();
-    let clusters = Table::<[AtomicU64; 2]>::new(shared.cluster_count() as usize, c"weir-check")
-        .map_err(|_| "no memory to check with")?;
+    let tally = Tally::new(shared.cluster_count() as usize, c"weir-check");
+    let tally = tally.map_err(|_| "no memory to check with")?;
     for slot in (0..shared.slot_count()).map(SlotId) {
         let taken = shared.bitmap.row(slot.0 as usize / 64).load(Ordering::Relaxed) >> (slot.0 % 64) & 1;
         t.slots_taken += taken;
@@ -42,15 +45,21 @@ pub(super) fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static st
         if at.cluster().0 >= shared.cluster_count() {
             return Err("a record lies outside the file");
         }
-        let row = clusters.row(at.cluster().0 as usize);
+        let row = tally.row(at.cluster().0 as usize);
         row[0].fetch_add(units(at.len), Ordering::Relaxed);
         row[1].fetch_add(1, Ordering::Relaxed);
         t.records += 1;
         t.units += units(at.len);
         t.references += shared.refs(slot);
     }
+    Ok((t, tally))
+}
+
+pub(super) fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static str> {
+    let shared = &swap.shared;
+    let (mut t, tally) = tally(shared)?;
     for id in (0..shared.cluster_count()).map(ClusterId) {
-        let (cluster, row) = (shared.cluster(id), clusters.row(id.0 as usize));
+        let (cluster, row) = (shared.cluster(id), tally.row(id.0 as usize));
         if (cluster.units(), cluster.records())
             != (row[0].load(Ordering::Relaxed), row[1].load(Ordering::Relaxed))
         {
@@ -62,16 +71,36 @@ pub(super) fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static st
         t.clusters_free += u64::from(cluster.is_free());
         t.clusters_open += u64::from(cluster.is_open());
     }
-    let sums = [
+    match sums(&t).into_iter().find(|(word, sum, _)| shared.get(*word) != *sum) {
+        Some((_, _, what)) => Err(what),
+        None => Ok(t),
+    }
+}
+
+/// The single words that are sums.
+fn sums(t: &Totals) -> [(Word, u64, &'static str); 4] {
+    [
         (Word::LiveRecords, t.records, "live records are miscounted"),
         (Word::LiveUnits, t.units, "live bytes are miscounted"),
         (Word::FreeClusters, t.clusters_free, "free clusters are miscounted"),
         (Word::SlotsTaken, t.slots_taken, "taken slots are miscounted"),
-    ];
-    match sums.into_iter().find(|(word, sum, _)| shared.get(*word) != *sum) {
-        Some((_, _, what)) => Err(what),
-        None => Ok(t),
+    ]
+}
+
+/// Sets every counter to what the slot table says: a process may have been killed between two of them.
+fn recount<D: BlockIo>(swap: &Swap<D>) -> Result<(), &'static str> {
+    let shared = &swap.shared;
+    let (mut t, tally) = tally(shared)?;
+    for id in (0..shared.cluster_count()).map(ClusterId) {
+        let row = tally.row(id.0 as usize);
+        let (units, records) = (row[0].load(Ordering::Relaxed), row[1].load(Ordering::Relaxed));
+        shared.set_counts(id, units, records, swap.row());
+        t.clusters_free += u64::from(shared.cluster(id).is_free());
     }
+    for (word, sum, _) in sums(&t) {
+        shared.word(word).store(sum, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// Frees every record that `mine` does not name, and every slot that names none.
@@ -101,6 +130,7 @@ pub(super) fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnM
         shared.bitmap.row(at).fetch_and(!bit, Ordering::Relaxed);
         shared.word(Word::SlotsTaken).fetch_sub(1, Ordering::Relaxed);
     }
+    recount(swap).ok()?;
     shared.word(Word::Leaked).store(0, Ordering::Relaxed);
     if swap.row() != UNTRACKED {
         shared.processes.row(swap.row().into())[1].store(held, Ordering::Relaxed);

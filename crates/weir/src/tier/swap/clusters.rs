@@ -167,6 +167,26 @@ impl Shared {
         }
     }
 
+    /// Whether a cluster is open and belongs to the process in row `owner`.
+    pub fn is_open_by(&self, id: ClusterId, owner: u16) -> bool {
+        let w = self.cluster_word(id).load(Ordering::Acquire);
+        w & (STATE | OWNER) == OPEN | u64::from(owner) << OWNER_SHIFT
+    }
+
+    /// Replaces the counts of a cluster, and closes it unless the process in row `owner` has it open. Nobody else
+    /// is there.
+    pub fn set_counts(&self, id: ClusterId, units: u64, records: u64, owner: u16) {
+        let w = self.cluster_word(id).load(Ordering::Acquire);
+        let counts = units | records << COUNT_BITS;
+        let new = match records {
+            _ if self.is_open_by(id, owner) => w & !(COUNT | COUNT << COUNT_BITS) | counts,
+            0 if w & STATE == 0 => w & !(COUNT | COUNT << COUNT_BITS),
+            0 => WRITTEN,
+            _ => CLOSED | WRITTEN | counts,
+        };
+        self.cluster_word(id).store(new, Ordering::Release);
+    }
+
     /// A closed cluster of which at most one part in `share` is live, and whose records may be worth
     /// moving: each is offered once until a record of it dies.
     pub fn sparse(&self, share: u64) -> Option<ClusterId> {
@@ -227,6 +247,11 @@ impl Shared {
         }
         self.word(Word::Untracked).fetch_add(1, Ordering::Relaxed);
         UNTRACKED
+    }
+
+    /// Id of the process in a row; 0: none.
+    pub fn process(&self, row: u16) -> u32 {
+        self.processes.row(row.into())[0].load(Ordering::Acquire) as u32
     }
 
     /// Whether the process in `row` is the only one that takes part.

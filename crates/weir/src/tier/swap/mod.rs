@@ -14,7 +14,7 @@
 //! | a cluster open for writing | up to 2 MiB cannot be written | [`Swap::trim`] closes it |
 //! | references to records | their space, until all others are gone too | [`Swap::leaked`] counts them, [`Swap::reclaim_leaked`] |
 //! | slots in caches | [`CACHE_MAX`] numbers a cache, no space | `reclaim_leaked` |
-//! | a free half done | one record's space per thread | `reclaim_leaked` |
+//! | a write or a free half done | its records' space | `reclaim_leaked` |
 //!
 //! **Who may call.** Everything may be called from any thread at any time, with all signals blocked: nothing is
 //! allocated and nothing waits for another thread. A caller must own what it names: a record is read or freed
@@ -237,13 +237,19 @@ impl<D: BlockIo> Swap<D> {
     pub fn after_fork_in_child(&self, retained: u64) {
         let row = self.shared.join(&self.dev, sys::getpid(), retained);
         self.row.store(row.into(), Ordering::Relaxed);
+        if let Seal::Cipher(cipher) = &self.seal {
+            cipher.lock(); // a child does not inherit that
+        }
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Before this process ends in good order: what it still holds counts as leaked. (A process that is killed, or
     /// becomes another program by `exec`, is noticed by the others' `trim`.)
     pub fn depart(&self) {
-        self.shared.leave(&self.dev, self.row());
+        // In a child that has no row of its own yet the number is its parent's.
+        if self.row() != clusters::UNTRACKED && self.shared.process(self.row()) == sys::getpid() {
+            self.shared.leave(&self.dev, self.row());
+        }
         self.row.store(clusters::UNTRACKED.into(), Ordering::Relaxed);
     }
 

@@ -423,6 +423,34 @@ fn when_slots_run_out_the_batch_waits_for_frees() {
 }
 
 #[test]
+fn the_last_process_counts_again_what_others_left_half_done() {
+    let mut b = Bench::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 4096, 4);
+    for i in 0..10 {
+        b.store(&[(PageId(i), bytes(i.into(), 1000))]).unwrap();
+    }
+    b.swap.empty(&mut b.cache);
+    // Killed before it published, killed before it buried, and a cluster of nobody's.
+    let slots: Vec<SlotId> = b.model.keys().copied().collect();
+    b.swap.shared.add_records(ClusterId(0), 2, 130);
+    assert_eq!(b.swap.shared.count(slots[3], false), 0);
+    b.model.remove(&slots[3]);
+    let stray = b.swap.shared.take(b.swap.device(), 99, 0, b.swap.counters()).unwrap();
+    b.swap.shared.add_records(stray, 1, 65);
+    assert_eq!(b.swap.validate(), Err("a cluster does not count what lies in it"));
+    let mine: Vec<SlotId> = b.model.keys().copied().skip(1).collect();
+    let freed = b.swap.reclaim_leaked(|name| mine.iter().for_each(|slot| name(*slot)));
+    assert_eq!(freed, Some(1), "the one that nobody named");
+    b.model.retain(|slot, _| mine.contains(slot));
+    b.check_all();
+    assert!(b.swap.shared.cluster(stray).is_free());
+    for slot in mine {
+        b.check_read(slot).unwrap();
+        b.free(slot);
+    }
+    b.check_all();
+}
+
+#[test]
 fn sizes_that_make_no_sense_are_refused() {
     for size in [0, CLUSTER_BYTES - 1, u64::MAX] {
         let disk = FakeDisk::new(MIB, 512);

@@ -173,7 +173,9 @@ impl Writer {
     /// Closes the cluster that batches went to: when the writer ends or stays idle.
     pub fn close<D: BlockIo>(&mut self, swap: &Swap<D>) {
         self.enter(swap);
-        if let Some((cluster, _)) = self.open.take() {
+        if let Some((cluster, _)) = self.open.take()
+            && swap.shared.is_open_by(cluster, swap.row())
+        {
             swap.shared.close(cluster);
         }
     }
@@ -206,7 +208,10 @@ impl Writer {
     /// Room for `padded` bytes: the cluster and the offset in the file.
     fn place<D: BlockIo>(&mut self, swap: &Swap<D>, padded: u64) -> Result<(ClusterId, u64), SwapError> {
         if let Some((cluster, used)) = self.open {
-            if used + padded <= CLUSTER_BYTES {
+            // Closed by somebody who took this process for dead (its claim can be lost, if the program closes
+            // descriptors that are not its own): not ours any more.
+            let ours = swap.shared.is_open_by(cluster, swap.row());
+            if ours && used + padded <= CLUSTER_BYTES {
                 return Ok((cluster, u64::from(cluster.0) * CLUSTER_BYTES + used));
             }
             self.close(swap);
