@@ -325,7 +325,9 @@ fn missing(need: &Need) -> Option<String> {
             let found = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
             (!found).then(|| format!("{tool} not found: apt-get install {package}"))
         }
-        Need::Root => (!is_root()).then(|| "run as root: it mounts a small disk or becomes nobody".to_string()),
+        Need::Root => {
+            (!is_root()).then(|| "run as root: it mounts a small disk or becomes nobody".to_string())
+        }
         Need::Userfaultfd => (!may_open_userfaultfd()).then(|| {
             "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
              your group access to /dev/userfaultfd"

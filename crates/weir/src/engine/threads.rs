@@ -27,8 +27,10 @@ const COMPACT_NS_MAX: u64 = 1_000_000;
 const COMPACT_REST: u64 = 19;
 /// Frames freed by one background batch.
 const BACKGROUND_BATCH: u32 = 64;
-/// Frames freed by a fault for itself.
+/// Frames freed by a fault for itself: for single pages a few, for streams more than a block,
+/// which they take.
 const DIRECT_BATCH: u32 = 16;
+const DIRECT_BATCH_STREAM: u32 = 2 * BLOCK_PAGES;
 
 const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, tid: 0 };
 
@@ -131,7 +133,9 @@ impl Engine<KernelPager> {
         let batch = if dropped {
             reclaim::Batch::default()
         } else {
-            reclaim::run_once(&self.core, bench, DIRECT_BATCH, Effort::Direct)
+            let singles = self.core.demand.wants_credit();
+            let want = if singles { DIRECT_BATCH } else { DIRECT_BATCH_STREAM };
+            reclaim::run_once(&self.core, bench, want, Effort::Direct)
         };
         stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);
         dropped || batch.freed > 0 || self.core.available() > before

@@ -204,7 +204,7 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u6
 }
 
 /// The bytes of one page into one frame. `Err` when its record is damaged.
-fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
+pub(super) fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
     with_frame(&core.pager, slot, |bytes| expand(core, page, bytes, zeroed))
 }
 
@@ -242,7 +242,7 @@ fn note_hash<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes) {
 }
 
 /// The page is mapped: change its word, give up its record or keep it.
-fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: bool) {
+pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: bool) {
     let word = core.table.word(page);
     let from: Word = word.load();
     match from.state() {
@@ -269,7 +269,7 @@ fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: bool) {
 }
 
 /// Moves frames under the program. Returns how many arrived.
-fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -> u32 {
+pub(super) fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -> u32 {
     ride_out(core, n, |done| core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes))
 }
 

@@ -5,15 +5,17 @@
 
 pub mod install;
 pub mod readahead;
+pub mod span;
 
 use crate::door::Pager;
-use crate::page::id::run_mask;
+use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
 use crate::page::{BlockId, PageId, table::BlockRow};
 use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
 pub use readahead::{Ahead, Strides};
+use span::bring_span;
 use weir_os::sys::Errno;
 
 /// How a fault ended.
@@ -68,8 +70,18 @@ pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u
     // 6. Threads waiting for pages of the runs were woken by the moves; count, look ahead.
     count(&core.stats.readahead, got.installed.count_ones() - 1);
     core.kick_if_low();
-    let ahead = plan.ahead.or_else(|| strides.note(tid, page));
-    Outcome::Installed(ahead)
+    let stream =
+        plan.ahead.and_then(|a| if word.state() == State::Absent { first_touches(core, a) } else { Some(a) });
+    Outcome::Installed(stream.or_else(|| strides.note(tid, page)))
+}
+
+/// A stream of first touches runs ahead at once. What is left of it.
+fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
+    if a.stride != 1 {
+        return Some(a);
+    }
+    let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, a.state) * BLOCK_PAGES;
+    (pages < a.count).then_some(Ahead { first: PageId(a.first.0 + pages), count: a.count - pages, ..a })
 }
 
 /// A fault on a page whose word says Resident: either another fault resolved it, or the page was

@@ -172,6 +172,18 @@ impl Frames {
         Run { slot: WindowId(w).slot(start), n: len, zeroed }
     }
 
+    /// Takes up to `n` (1..=8) neighbouring windows full of free frames, at least two: the first, and how
+    /// many. All their frames are in the caller's hand, as after `take_run` of each.
+    pub fn take_windows(&self, n: u32) -> Option<(WindowId, u32)> {
+        let _guard = self.lock.lock();
+        if self.scatter.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (first, n) = (2..=n).rev().find_map(|n| self.full.first_run(n).map(|first| (first, n)))?;
+        (first..first + n).for_each(|w| drop(self.hold(w, 0, BLOCK_PAGES)));
+        Some((WindowId(first), n))
+    }
+
     /// The first `n` frames of a run have been moved out of their slots.
     pub fn moved_out(&self, slot: Slot, n: u32) {
         let _guard = self.lock.lock();

@@ -327,6 +327,9 @@ impl Pool {
     /// Starts emptying a sparse span: at most three quarters full, with room for its records in
     /// other spans of its class. It takes no new records until `evacuated`.
     pub fn begin_evacuation(&self) -> Option<SpanId> {
+        if !self.is_sparse() {
+            return None; // looking at every span is not worth it
+        }
         let _guard = self.lock.lock();
         self.windows_by_clock().flat_map(spans_of).find(|&id| {
             let (class, count) = self.meta(id);
@@ -366,6 +369,9 @@ impl Pool {
     /// Starts emptying a window with few spans in use, if the free spans of other windows can
     /// take them. None of its spans takes new records until `window_evacuated`.
     pub fn begin_window_evacuation(&self) -> Option<WindowId> {
+        if !self.is_sparse() {
+            return None;
+        }
         let _guard = self.lock.lock();
         let free: u32 = self.windows_by_clock().map(|w| SPANS_PER_WINDOW - self.used_spans(w)).sum();
         let window = self.windows_by_clock().find(|&w| {

@@ -1,0 +1,70 @@
+//! Spans: the blocks that a stream touches next for the first time come all at once, by one MOVE.
+//!
+//! Each MOVE interrupts the other processors on which the program runs, which costs more than
+//! zeroing a block. Only blocks never touched (or same-filled) are taken: their bytes cost little, so
+//! the faulting thread may do it before it goes on. Expanding records is left to the thread that
+//! fetches ahead, block by block, so that both work at the same time.
+
+use super::install::{KEPT_FOR_POOL, fetch, fill, finish};
+use crate::door::Pager;
+use crate::limits::{FREE_RESERVE, LIFT_BLOCKS};
+use crate::page::id::BLOCK_PAGES;
+use crate::page::resident::Arrival;
+use crate::page::state::State;
+use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::shared::{Core, count};
+use crate::sync::LockGuard;
+
+/// Brings in up to `most` whole blocks from `first` on, leaving `state` as their readahead. Returns how many
+/// came; they are the first ones. Stops at a block that is busy, partly there, or dear to fetch.
+pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
+    let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
+    let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
+    if most < 2 {
+        return 0;
+    }
+    let mut guards: [Option<LockGuard<'_>>; LIFT_BLOCKS as usize] = Default::default();
+    let mut n = 0;
+    while n < most && first.0 + n < core.table.pages() / BLOCK_PAGES {
+        let Some(guard) = fresh_block(core, BlockId(first.0 + n)) else { break };
+        guards[n as usize] = Some(guard);
+        n += 1;
+    }
+    if n < 2 {
+        return 0;
+    }
+    let Some((window, n)) = core.frames.take_windows(n) else { return 0 };
+    let (page, slot, pages) = (first.page(0), window.slot(0), n * BLOCK_PAGES);
+    let ready = (0..pages).take_while(|i| fetch(core, PageId(page.0 + i), Slot(slot.0 + i), false).is_ok());
+    let ready = ready.count() as u32;
+    let moved = if ready > 0 { fill(core, page, slot, ready) } else { 0 };
+    for i in 0..n {
+        let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
+        let (slot, block) = (WindowId(window.0 + i).slot(0), BlockId(first.0 + i));
+        core.frames.moved_out(slot, here);
+        core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
+        (0..here).for_each(|k| finish(core, block.page(k), false));
+        if here > 0 {
+            let row = core.table.block(block);
+            core.charge(row);
+            row.add_resident(here as i32);
+            row.set_readahead(state);
+            core.resident.arrived(&core.table, block, Arrival::Fetched);
+        }
+    }
+    core.demand.note(pages);
+    count(&core.stats.readahead, moved);
+    drop(guards);
+    moved / BLOCK_PAGES
+}
+
+/// The lock of a block all of whose pages are plain, managed, and never touched or same-filled.
+fn fresh_block<P: Pager>(core: &Core<P>, block: BlockId) -> Option<LockGuard<'_>> {
+    let row = core.table.block(block);
+    let guard = row.try_lock()?;
+    if row.valid() != u64::MAX || row.fixed() | row.readonly() != 0 || row.window().is_some() {
+        return None;
+    }
+    let cheap = |i| matches!(core.table.word(block.page(i)).load().state(), State::Absent | State::Same);
+    (0..BLOCK_PAGES).all(cheap).then_some(guard)
+}
