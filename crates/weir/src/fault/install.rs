@@ -27,6 +27,9 @@ pub struct Got {
 /// Frames left uncreated for single faults while these are what the program takes.
 const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
 
+/// Shorter runs are not worth a MOVE while faults take single pages.
+const RUN_MIN: u32 = 8;
+
 /// Frames that faults leave to reclaim: to store a page the pool may need a whole new window.
 pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
@@ -142,6 +145,8 @@ fn fetch_run<P: Pager>(
     lost: &mut u64,
 ) -> Option<u32> {
     core.demand.note(len);
+    // A few pages are copied one by one (the caller goes on with the next): a MOVE would cost a flush.
+    let len = if len < RUN_MIN && core.demand.wants_credit() { 1 } else { len };
     let spare = core.available().saturating_sub(KEPT_FOR_POOL);
     let readahead = spare.saturating_sub(FREE_RESERVE);
     if spare < need {
