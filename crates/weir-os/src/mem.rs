@@ -119,8 +119,11 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> 
 }
 
 /// Moves the pages of a range elsewhere and leaves the range mapped and empty (`MREMAP_DONTUNMAP`,
-/// kernel 5.7); what was mapped at the destination is replaced. After an error the destination is
-/// mapped, empty and writable again.
+/// kernel 5.7); what was mapped at the destination is replaced.
+///
+/// Errors: the kernel's, and the destination is mapped, empty and writable; but EEXIST when it is
+/// not mapped any more: some errors come after it was unmapped, and then there may be no address
+/// space for it (RLIMIT_AS). The place is anybody's from then on.
 ///
 /// # Safety
 /// - nobody may rely on the contents of the destination, or on the pages staying at the source.
@@ -128,10 +131,13 @@ pub unsafe fn lift(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) as usize;
     // SAFETY: passed on to the caller.
     let moved = unsafe { syscall(libc::SYS_mremap, [src, len, len, flags, dst, 0]) };
-    moved.map(|_| ()).inspect_err(|_| {
-        // Some errors come after the destination was unmapped. EEXIST: not this one.
-        let again = Mapping::map(dst, len, PROT_RW, libc::MAP_FIXED_NOREPLACE);
-        core::mem::forget(again);
+    moved.map(|_| ()).map_err(|e| match Mapping::map(dst, len, PROT_RW, libc::MAP_FIXED_NOREPLACE) {
+        Ok(again) => {
+            core::mem::forget(again);
+            e
+        }
+        Err(Errno::EEXIST) => e, // it was never unmapped
+        Err(_) => Errno::EEXIST,
     })
 }
 
@@ -298,6 +304,37 @@ mod tests {
     fn reserving_a_taken_address_fails_instead_of_replacing() {
         let a = Mapping::anon(8192).unwrap();
         assert_eq!(Mapping::reserve(a.base(), 4096).unwrap_err(), Errno::EEXIST);
+    }
+
+    #[test]
+    fn a_lift_that_loses_its_destination_says_so_and_one_that_does_not_can_be_repeated() {
+        let (src, dst) = (Mapping::anon(16 * PAGE_BYTES).unwrap(), Mapping::anon(16 * PAGE_BYTES).unwrap());
+        let (a, b, len) = (src.base(), dst.base(), 8 * PAGE_BYTES);
+        let mut seen = [0u8; 8];
+        // In a child of its own: the limit counts for all threads of a process.
+        // SAFETY: fork; the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a live structure; both ranges are ours.
+            let fine = unsafe {
+                libc::getrlimit(libc::RLIMIT_AS, &mut limit);
+                let before = limit.rlim_cur;
+                limit.rlim_cur = PAGE_BYTES as u64;
+                libc::setrlimit(libc::RLIMIT_AS, &limit);
+                let lost = lift(b, a, len);
+                let gone = mincore(b, len, &mut seen) == Err(Errno::ENOMEM);
+                limit.rlim_cur = before;
+                libc::setrlimit(libc::RLIMIT_AS, &limit);
+                (lost == Err(Errno::EEXIST)) == gone && lost.is_err() && lift(b + len, a, len).is_ok()
+            };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!fine)) };
+        }
+        let mut status = 0;
+        // SAFETY: a live integer.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

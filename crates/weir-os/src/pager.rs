@@ -19,6 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Pages that one `grow` step prepares at a time.
 const NURSERY_PAGES: usize = 64;
 
+/// Pages of an arena window: what one mapping surely has, and what is copied at a time.
+const CHUNK_PAGES: usize = 64;
+
 /// Moves pages between the program's space and the arena.
 #[derive(Debug)]
 pub struct KernelPager {
@@ -257,9 +260,19 @@ impl KernelPager {
             if p.done > 0 || p.stop != Some(Errno::EINVAL) {
                 return p;
             }
+            // Neighbouring windows may have been lifted one by one: each is a mapping of its own.
+            let window = CHUNK_PAGES - slot % CHUNK_PAGES;
+            if n > window {
+                self.count(1);
+                let p = self.move_exclusive(dst, src, window * PAGE_BYTES, false, wake);
+                if p.done > 0 || p.stop != Some(Errno::EINVAL) {
+                    return finish(p, n);
+                }
+            }
         }
-        // Not plain memory (or no MOVE at all): copy, and give the frame up to keep their number.
-        let len = if self.moves { PAGE_BYTES } else { len };
+        // Not plain memory (or no MOVE at all): copy, and give the frame up to keep their number. For a
+        // moment there are more frames than the budget has: a window's at most.
+        let len = if self.moves { PAGE_BYTES } else { len.min(CHUNK_PAGES * PAGE_BYTES) };
         self.count(2);
         // SAFETY: as above; the source frames are present by the engine's invariants.
         let mut p = unsafe { self.uffd.copy(dst, src, len, wake) };
@@ -309,7 +322,8 @@ impl KernelPager {
     /// use by the kernel (direct I/O) move too: the caller knows that there are none.
     ///
     /// Errors: EFAULT or EINVAL when the pages are of several mappings, ENOMEM when the process has
-    /// too many mappings. Nothing has moved then.
+    /// too many mappings; EEXIST when the slots are lost, see [`mem::lift`]: they must not be used
+    /// again. Nothing has moved then.
     pub fn lift(&self, slot: usize, page: usize, n: usize) -> Result<(), Errno> {
         let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
         assert!(dst >= self.arena.base() + self.arena.len() - self.lift_len, "lift slot");

@@ -32,7 +32,7 @@ pub trait Pager: Sync {
     /// ENOENT: nothing mapped; EINVAL: not plain memory.
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64);
     /// Program to arena, everything in the pages with its holes, by one call; see
-    /// [`KernelPager::lift`]. An error: nothing moved.
+    /// [`KernelPager::lift`]. An error: nothing moved; EEXIST: and the slots are lost.
     fn lift(&self, slot: Slot, page: PageId, n: u32) -> Result<(), Errno>;
     /// Whether `drain` passes over holes for free; otherwise only runs without holes are asked for.
     fn sweeps_holes(&self) -> bool;

@@ -20,7 +20,7 @@ pub const ARENA_PER_BUDGET: u64 = 3;
 pub const LIFT_BLOCKS: u32 = 8;
 /// Most windows for lifted pages: in the worst case each is a mapping of its own, of which a
 /// process may have 65530 by default.
-pub const LIFT_WINDOWS_MAX: u32 = 24 << 10;
+pub const LIFT_WINDOWS_MAX: u32 = 8 << 10;
 /// Never more than this share of the frames by one call.
 pub const LIFT_SHARE: u32 = 16;
 

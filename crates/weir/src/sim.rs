@@ -25,6 +25,7 @@ pub struct FakePager {
 struct Inject {
     calls: u64,
     fail_drain_at: HashMap<u64, Errno>,
+    fail_protect: Vec<Errno>,
     busy: Vec<PageId>,
 }
 
@@ -49,6 +50,11 @@ impl FakePager {
         let mut s = self.state.lock().unwrap();
         let at = s.calls + n;
         s.fail_drain_at.insert(at, e);
+    }
+
+    /// The next `n` changes of protection fail with `e`.
+    pub fn fail_protect(&self, n: usize, e: Errno) {
+        self.state.lock().unwrap().fail_protect = vec![e; n];
     }
 
     /// A page that cannot be moved out, as if pinned.
@@ -241,7 +247,7 @@ impl Pager for FakePager {
     fn unprotect(&self, _page: PageId) {}
     fn wake(&self, _page: PageId, _n: u32) {}
     fn protect(&self, _page: PageId, _n: u32, _prot: i32) -> Result<(), Errno> {
-        Ok(())
+        self.state.lock().unwrap().fail_protect.pop().map_or(Ok(()), Err)
     }
     fn reserve_again(&self, _page: PageId, _n: u32) -> Result<(), Errno> {
         Ok(())

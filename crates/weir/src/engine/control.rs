@@ -13,6 +13,7 @@ use crate::reclaim::{self, Effort, discard};
 use crate::stats;
 use crate::sync::Ordering;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
+use weir_os::sys::Errno;
 
 const PROT_NONE: i32 = 0;
 const PROT_WRITE: i32 = 2;
@@ -112,14 +113,14 @@ impl<P: Pager> Engine<P> {
     /// pages there.
     pub(super) fn open(&self, r: Region, show: Show) -> Result<(), Refused> {
         self.core.charge_rows(i64::from(r.pages));
-        self.mark(r, show == Show::Now);
+        // Access first: what readahead puts into a place without access would pass for plain memory.
         if r.prot != PROT_NONE
             && let Err(e) = self.core.pager.protect(PageId(r.start), r.pages, r.prot)
         {
-            self.mark(r, false);
             self.core.charge_rows(-i64::from(r.pages));
             return Err(Refused::Kernel(e));
         }
+        self.mark(r, show == Show::Now);
         Ok(())
     }
 
@@ -257,29 +258,46 @@ impl<P: Pager> Engine<P> {
     }
 
     /// Changes the protection of a region's pages and how they leave. Pages that nobody could write
-    /// to may be on their way out by copy: they become writable only under their block's lock.
+    /// to may be on their way out by copy: they become writable only under their block's lock. After
+    /// an error all is as before, or, where the kernel cannot do that either, the pages stay in their
+    /// frames: nobody knows how they are mapped.
     pub(super) fn reprotect(&self, r: Region, prot: i32) -> Result<(), Refused> {
         let gains_write = r.prot & PROT_WRITE == 0 && prot & PROT_WRITE != 0;
-        let mut result = Ok(());
-        if !gains_write {
-            // MOVE would refuse what it may no longer take, a lift would not: nothing leaves meanwhile.
-            each_block(r.start, r.end(), |block, mask| {
-                let row = self.core.table.block(block);
-                let _guard = row.lock();
-                row.set_fixed(row.fixed() | mask);
-            });
-            result = self.core.pager.protect(PageId(r.start), r.pages, prot);
+        let result = if gains_write { self.let_write(r, prot) } else { self.protect_barred(r, prot) };
+        if result.is_err() {
+            let _ = self.protect_barred(r, r.prot);
         }
+        result.map_err(Refused::Kernel)
+    }
+
+    fn let_write(&self, r: Region, prot: i32) -> Result<(), Errno> {
+        let mut result = Ok(());
         each_block(r.start, r.end(), |block, mask| {
             let row = self.core.table.block(block);
             let _guard = row.lock();
-            if gains_write {
-                let first = block.page(mask.trailing_zeros());
-                result = result.and(self.core.pager.protect(first, mask.count_ones(), prot));
+            let first = block.page(mask.trailing_zeros());
+            result = result.and_then(|()| self.core.pager.protect(first, mask.count_ones(), prot));
+            if result.is_ok() {
+                set_class(row, mask, prot);
             }
+        });
+        result
+    }
+
+    /// MOVE would refuse what it may no longer take, a lift would not: nothing leaves meanwhile.
+    fn protect_barred(&self, r: Region, prot: i32) -> Result<(), Errno> {
+        each_block(r.start, r.end(), |block, mask| {
+            let row = self.core.table.block(block);
+            let _guard = row.lock();
+            row.set_fixed(row.fixed() | mask);
+        });
+        self.core.pager.protect(PageId(r.start), r.pages, prot)?;
+        each_block(r.start, r.end(), |block, mask| {
+            let row = self.core.table.block(block);
+            let _guard = row.lock();
             set_class(row, mask, prot);
         });
-        result.map_err(Refused::Kernel)
+        Ok(())
     }
 
     /// `madvise(MADV_DONTNEED)` and `MADV_FREE`: the range reads as zeros from now on.

@@ -309,3 +309,28 @@ fn freed_arrays_give_up_records_at_once_and_are_used_again() {
     (zero..zero + 1500).for_each(|p| w.check(p, 0));
     assert!(w.engine.heap_free(b + PAGE_BYTES).is_err(), "not the start of an allocation");
 }
+
+#[test]
+fn pages_whose_protection_could_not_be_changed_leave_as_before_or_stay() {
+    let mut w = world(2);
+    let core = &w.engine.core;
+    let addr = w.engine.map(64 * PAGE_BYTES, 0, PROT_RW, Kind::Map).unwrap();
+    let page = (addr - BASE) as u32 / PAGE_BYTES as u32;
+    let row = core.table.block(PageId(page).block());
+    let masks = || (row.fixed(), row.readonly());
+    for (prot, other) in [(PROT_RW, 1), (1, PROT_RW)] {
+        w.engine.protect(addr, 64 * PAGE_BYTES, prot).unwrap();
+        let before = masks();
+        assert_eq!(before, (0, if prot == 1 { u64::MAX } else { 0 }));
+        core.pager.fail_protect(1, Errno::ENOMEM);
+        assert!(w.engine.protect(addr, 64 * PAGE_BYTES, other).is_err());
+        assert_eq!(masks(), before, "the kernel took it back");
+        core.pager.fail_protect(2, Errno::ENOMEM);
+        assert!(w.engine.protect(addr, 64 * PAGE_BYTES, other).is_err());
+        assert_eq!(row.fixed(), u64::MAX, "who knows what the kernel did");
+        w.engine.protect(addr, 64 * PAGE_BYTES, other).unwrap();
+    }
+    w.engine.protect(addr, 64 * PAGE_BYTES, PROT_RW).unwrap();
+    w.write(page);
+    w.check(page, 0);
+}

@@ -238,6 +238,15 @@ impl Frames {
         Some(WindowId(first))
     }
 
+    /// A slot without a frame of a taken window is no longer ours: it counts as in somebody's hand for
+    /// good, so that nothing is lifted into the window again.
+    pub fn lose(&self, slot: Slot) {
+        let _guard = self.lock.lock();
+        let w = slot.window().0;
+        debug_assert_eq!(self.get(w, FREE) & run_mask(slot.index(), 1), 0);
+        self.put(w, HELD, self.get(w, HELD) | run_mask(slot.index(), 1));
+    }
+
     /// Gives a taken window back; the slots in `free` hold free frames, the others are empty or
     /// were released before.
     pub fn put_window(&self, window: WindowId, free: u64, zeroed: u64) {
@@ -269,6 +278,15 @@ impl Frames {
         let limit = self.limit();
         let more = |existing: u32| (existing + n <= limit).then_some(existing + n);
         self.existing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Takes the right to as many frames as the limit still allows, up to `most`. How many. Credit is taken
+    /// without the lock meanwhile, so looking and taking are one step.
+    fn take_rest(&self, most: u32) -> u32 {
+        let limit = self.limit();
+        let more = |existing: u32| Some(existing + limit.saturating_sub(existing).min(most));
+        let before = self.existing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        limit.saturating_sub(before.unwrap_or(limit)).min(most)
     }
 
     /// Frames that may still be created.
@@ -327,14 +345,13 @@ impl Frames {
     pub fn grow<P: Pager>(&self, pager: &P) -> Result<u32, Errno> {
         let (window, n) = {
             let _guard = self.lock.lock();
-            let n = self.limit().saturating_sub(self.existing()).min(BLOCK_PAGES);
+            let Some(w) = self.empty.first() else { return Ok(0) };
+            let n = self.take_rest(BLOCK_PAGES);
             if n == 0 {
                 return Ok(0);
             }
-            let Some(w) = self.empty.first() else { return Ok(0) };
             self.empty.put(w, false);
             self.put(w, TAKEN, 1);
-            self.existing.fetch_add(n, Ordering::Relaxed);
             (WindowId(w), n)
         };
         let result = pager.grow(window.slot(0), n);

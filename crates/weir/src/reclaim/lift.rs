@@ -12,10 +12,11 @@ use crate::door::Pager;
 use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::State;
-use crate::page::{BlockId, PageId, WindowId};
+use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::LockGuard;
+use weir_os::sys::Errno;
 
 /// Neighbouring blocks under their locks, and which of their pages go: all between the first and the
 /// last.
@@ -35,10 +36,20 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
     let window = core.frames.take_empty_lifts(blocks)?;
     let lifted = core.pager.lift(window.slot(span.start.index()), span.start, span.end - span.start.0);
     stats::add(&core.stats.unmap_calls, 1);
+    if let Err(e) = lifted {
+        for w in (window.0..window.0 + blocks).map(WindowId) {
+            lose_if_gone(core, e, w.slot(0));
+            core.frames.put_window(w, 0, 0);
+        }
+        return None;
+    }
     let mut staged = 0;
     for i in 0..blocks {
         let (block, window) = (BlockId(first.0 + i), WindowId(window.0 + i));
-        let n = if lifted.is_ok() { stage(core, block, &span) } else { 0 };
+        let mut n = stage(core, block, span.start, span.end);
+        if block == victim {
+            n += lift_rest(core, victim, window, &span);
+        }
         if n == 0 {
             core.frames.put_window(window, 0, 0);
             continue;
@@ -52,19 +63,47 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
         staged += n;
     }
     count(&core.stats.pages_unmapped, staged);
-    if lifted.is_err() {
-        return None;
-    }
     let others = (first.0..first.0 + blocks).filter(|b| *b != victim.0).map(BlockId);
     core.resident.went_early(&core.table, others);
     drop(span);
     Some(if staged == 0 { Unmapped::Nothing } else { Unmapped::Staged(staged) })
 }
 
-/// Stages the resident pages of a block that lie in the span. Pages that the program dropped
+/// The victim's other runs follow to the same window, by a call each: the fullest goes first every
+/// time, so they would stay for ever. Returns how many pages went.
+fn lift_rest<P: Pager>(core: &Core<P>, victim: BlockId, window: WindowId, span: &Span<'_>) -> u32 {
+    let (mask, resident) = movable(core, victim); // what went is resident no more
+    let (mut at, mut n) = (0, 0);
+    while let Some((from, len)) = next_run(mask, at) {
+        at = from + len;
+        let (start, end) = (victim.page(from), victim.page(from).0 + len);
+        let went = start.0 < span.end && span.start.0 < end;
+        if went || run_mask(from, len) & resident == 0 {
+            continue;
+        }
+        stats::add(&core.stats.unmap_calls, 1);
+        match core.pager.lift(window.slot(from), start, len) {
+            Ok(()) => n += stage(core, victim, start, end),
+            Err(e) => {
+                lose_if_gone(core, e, window.slot(from));
+                break;
+            }
+        }
+    }
+    n
+}
+
+/// After EEXIST something of others may lie at the destination soon: its window is never empty again.
+fn lose_if_gone<P: Pager>(core: &Core<P>, e: Errno, slot: Slot) {
+    if e == Errno::EEXIST {
+        core.frames.lose(slot);
+    }
+}
+
+/// Stages the resident pages of a block that lie between two pages. Pages that the program dropped
 /// behind our back are holes at their new place too: they read as zeros there.
-fn stage<P: Pager>(core: &Core<P>, block: BlockId, span: &Span<'_>) -> u32 {
-    let (from, to) = (span.start.0.max(block.page(0).0), span.end.min(block.page(0).0 + BLOCK_PAGES));
+fn stage<P: Pager>(core: &Core<P>, block: BlockId, start: PageId, end: u32) -> u32 {
+    let (from, to) = (start.0.max(block.page(0).0), end.min(block.page(0).0 + BLOCK_PAGES));
     let resident = |page: &u32| {
         let word = core.table.word(PageId(*page));
         let found = word.load();
@@ -86,22 +125,24 @@ fn gather<'a, P: Pager>(core: &'a Core<P>, victim: BlockId, guard: LockGuard<'a>
     let mut left = most - 1;
     let (mut up, mut down) = (victim.0 + 1, victim.0);
     while left > 0 && end == up * BLOCK_PAGES && up < group + LIFT_BLOCKS {
-        let Some((g, mask)) = neighbour(core, BlockId(up)) else { break };
+        let Some((g, len)) = neighbour(core, BlockId(up), u64::trailing_ones) else { break };
         guards[(up - group) as usize] = Some(g);
-        end += mask.trailing_ones();
+        end += len;
         (up, left) = (up + 1, left - 1);
     }
     while left > 0 && start.0 == down * BLOCK_PAGES && down > group {
-        let Some((g, mask)) = neighbour(core, BlockId(down - 1)) else { break };
+        let Some((g, len)) = neighbour(core, BlockId(down - 1), u64::leading_ones) else { break };
         guards[(down - 1 - group) as usize] = Some(g);
-        start.0 -= mask.leading_ones();
+        start.0 -= len;
         (down, left) = (down - 1, left - 1);
     }
     Some(Span { _guards: guards, start, end })
 }
 
-/// A neighbour's lock and movable pages, if it is free, has any, and no staged ones.
-fn neighbour<P: Pager>(core: &Core<P>, block: BlockId) -> Option<(LockGuard<'_>, u64)> {
+/// A neighbour's lock, and how many of its pages from the side on (`ones` counts) can go, if it is
+/// free, has no staged ones, and nothing that could leave stays behind: that would lose its turn,
+/// and again whenever this block's turn comes before.
+fn neighbour<P: Pager>(core: &Core<P>, block: BlockId, ones: fn(u64) -> u32) -> Option<(LockGuard<'_>, u32)> {
     let row = core.table.block(block);
     if row.resident() == 0 || row.rests() {
         return None;
@@ -110,8 +151,10 @@ fn neighbour<P: Pager>(core: &Core<P>, block: BlockId) -> Option<(LockGuard<'_>,
     if row.window().is_some() {
         return None;
     }
-    let (mask, _) = movable(core, block);
-    (mask != 0).then_some((guard, mask))
+    let (mask, resident) = movable(core, block);
+    let len = ones(mask);
+    let run = run_mask(if ones(1) == 1 { 0 } else { BLOCK_PAGES - len }, len);
+    (resident != 0 && resident & !run == 0).then_some((guard, len))
 }
 
 /// The pages of a block that may be moved, resident or not: mapped as plain memory, in use by no

@@ -199,21 +199,59 @@ fn a_lift_ends_at_pages_that_must_stay() {
     let pin = core.pins.add(BlockId(1).page(60), BlockId(1).page(62).0, 0).unwrap();
     core.table.block(BlockId(5)).set_fixed(1 << 10);
     core.table.block(BlockId(6)).set_rest(true);
-    assert_eq!(unmap(&core, BlockId(3)), Unmapped::Staged(2 + 3 * 64 + 10));
+    assert_eq!(unmap(&core, BlockId(3)), Unmapped::Staged(3 * 64), "1 and 5 would leave pages behind");
     core.pins.release(pin);
     let state = |b: u32, i| core.table.word(BlockId(b).page(i)).load().state();
-    assert_eq!([state(1, 61), state(1, 62), state(2, 0)], [State::Resident, State::Staged, State::Staged]);
-    assert_eq!([state(5, 9), state(5, 10), state(6, 0)], [State::Staged, State::Resident, State::Resident]);
+    assert_eq!([state(1, 62), state(2, 0)], [State::Resident, State::Staged]);
+    assert_eq!([state(4, 63), state(5, 0), state(6, 0)], [State::Staged, State::Resident, State::Resident]);
     core.validate(1024).unwrap();
 }
 
 #[test]
-fn the_run_with_most_resident_pages_is_lifted_and_a_refused_lift_becomes_a_move() {
+fn a_neighbour_goes_along_as_far_as_its_last_page_that_can_leave() {
+    let core = lifting_core();
+    (0..3).for_each(|b| fill_block(&core, b, text));
+    core.table.block(BlockId(2)).set_fixed(!0xffff);
+    core.table.block(BlockId(0)).set_fixed(0xf);
+    assert_eq!(unmap(&core, BlockId(1)), Unmapped::Staged(60 + 64 + 16));
+    assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 1);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn after_a_lift_that_lost_its_windows_nothing_is_lifted_into_them_again() {
+    let core = lifting_core();
+    (0..10).for_each(|b| fill_block(&core, b, text));
+    core.pager.fail_drain(0, Errno::EEXIST);
+    assert_eq!(unmap(&core, BlockId(3)), Unmapped::Staged(64), "moved instead");
+    let lifts = Geometry::arena_windows(64 << 20);
+    assert_eq!(unmap(&core, BlockId(9)), Unmapped::Staged(128));
+    let window = core.table.block(BlockId(9)).window().unwrap().0;
+    assert!(window >= lifts + 8, "window {window} of those from {lifts} on");
+    // The same for the second run of a block whose first one went.
+    fill_block(&core, 12, text);
+    core.table.block(BlockId(12)).set_fixed(1 << 40);
+    core.pager.fail_drain(1, Errno::EEXIST);
+    assert_eq!(unmap(&core, BlockId(12)), Unmapped::Staged(40));
+    let lost = core.table.block(BlockId(12)).window().unwrap();
+    discard(&core, BlockId(12), u64::MAX, Depth::All);
+    while let Some(block) = core.staged.pop() {
+        store_window(&core, &mut Bench::new(), block, u32::MAX, false);
+    }
+    while core.frames.shed_windows(&core.pager, u32::MAX, 1) > 0 {}
+    while let Some(w) = core.frames.take_empty_lifts(1) {
+        assert!(w != lost && w.0 >= lifts + 7, "{w:?} was lost");
+    }
+}
+
+#[test]
+fn all_runs_of_a_victim_are_lifted_and_a_refused_lift_becomes_a_move() {
     let core = lifting_core();
     fill_block(&core, 0, text);
     core.table.block(BlockId(0)).set_fixed(1 << 40);
     discard(&core, BlockId(0), 0xff_ffff_ff00, Depth::All);
-    assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(23), "pages 41 to 63, not 0 to 7");
+    assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(23 + 8), "pages 41 to 63, then 0 to 7");
+    assert_eq!(core.table.word(PageId(40)).load().state(), State::Resident);
     fill_block(&core, 9, text);
     core.pager.fail_drain(0, Errno::EFAULT);
     assert_eq!(unmap(&core, BlockId(9)), Unmapped::Staged(64));
