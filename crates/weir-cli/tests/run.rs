@@ -99,7 +99,7 @@ fn bad_options_and_sizes_are_125_with_the_reason() {
         (&["--memory", "99999999999G"], "64 bits"),
         (&["--memory", "nan"], "not"),
         (&["--memory", "101%"], "100%"),
-        (&["--swap", "/var/tmp"], "not built yet"),
+        (&["--swap", "http://host/x"], "not built yet"),
         (&["--faults", "sometimes"], "auto, inline, thread"),
         (&["--pool-max", "0"], "1 to 100"),
         (&["--codec", "gzip"], "auto, lz4, none"),

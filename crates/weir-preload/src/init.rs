@@ -2,7 +2,7 @@
 
 use crate::{exit, fork, inline, state};
 use core::ffi::{CStr, c_char, c_int};
-use weir::config::{Faults, Fork, Settings, SwapSetting};
+use weir::config::{Faults, Fork, Settings};
 use weir::engine::threads::say;
 
 #[used]
@@ -25,7 +25,6 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
     }
     match Settings::from_env(lookup) {
         Ok(s) => {
-            let SwapSetting::None = s.swap;
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
             if s.faults != Faults::Thread && inline::take_signals().is_err() && s.faults == Faults::Inline {

@@ -21,6 +21,15 @@ pub const MEMORY_BYTES_MIN: u64 = crate::limits::BUDGET_BYTES_MIN;
 /// (docs/decisions/0002).
 pub const DEFAULT_MIN_ALLOC: u64 = 1 << 10;
 
+/// Default folder of the swap file: on a disk where `/tmp` may be in RAM.
+pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
+
+/// Default of `swap-batch`.
+pub const DEFAULT_SWAP_BATCH: u16 = 64;
+
+/// Smallest swap file, in bytes: a few clusters, one of which is kept for moving records.
+pub const SWAP_BYTES_MIN: u64 = 8 << 20;
+
 /// Default of `pool-max`, in percent of the budget.
 pub const DEFAULT_POOL_MAX_PERCENT: u8 = 90;
 
@@ -31,6 +40,14 @@ pub enum OptionId {
     Memory,
     /// `swap`
     Swap,
+    /// `swap-dir`
+    SwapDir,
+    /// `swap-encryption`
+    SwapEncryption,
+    /// `swap-io`
+    SwapIo,
+    /// `swap-batch`
+    SwapBatch,
     /// `pool-max`
     PoolMax,
     /// `policy`
@@ -91,7 +108,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 12] = [
+pub const OPTIONS: [OptionSpec; 16] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -104,9 +121,41 @@ pub const OPTIONS: [OptionSpec; 12] = [
         OptionId::Swap,
         "swap",
         "WEIR_SWAP",
+        "none|auto|SIZE|DIR[:SIZE]",
         "none",
-        "none",
-        "Where pages go when the compressed pool is full (so far: none)",
+        "Swap file for pages when the compressed pool is full: its size, or auto for what fits safely on the disk",
+    ),
+    spec(
+        OptionId::SwapDir,
+        "swap-dir",
+        "WEIR_SWAP_DIR",
+        "DIR",
+        "",
+        "Folder of the swap file, on a disk (default: /var/tmp)",
+    ),
+    spec(
+        OptionId::SwapEncryption,
+        "swap-encryption",
+        "WEIR_SWAP_ENCRYPTION",
+        "on|none",
+        "on",
+        "Whether pages in the swap file are encrypted and authenticated, or have a checksum",
+    ),
+    spec(
+        OptionId::SwapIo,
+        "swap-io",
+        "WEIR_SWAP_IO",
+        "auto|uring|threads",
+        "auto",
+        "How the swap file is read and written: io_uring, or pread and pwrite",
+    ),
+    spec(
+        OptionId::SwapBatch,
+        "swap-batch",
+        "WEIR_SWAP_BATCH",
+        "N",
+        "64",
+        "Slots of the swap file reserved and given back together, and pages written together, 1 to 64",
     ),
     spec(
         OptionId::PoolMax,
@@ -180,10 +229,29 @@ pub const OPTIONS: [OptionSpec; 12] = [
 ];
 
 /// Where pages go when the pool is full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapSetting {
+    /// Bytes of the swap file; `None`: what fits safely on the disk.
+    pub bytes: Option<u64>,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Whether its records are encrypted; otherwise they have a checksum.
+    pub encryption: bool,
+    /// How it is read and written.
+    pub io: SwapIo,
+    /// Slots reserved and given back, and pages written, together: 1 to 64.
+    pub batch: u16,
+}
+
+/// How the swap file is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwapSetting {
-    /// Nowhere: RAM and the pool are all there is.
-    None,
+pub enum SwapIo {
+    /// io_uring where the kernel allows it.
+    Auto,
+    /// io_uring.
+    Uring,
+    /// `pread` and `pwrite` by the thread concerned.
+    Threads,
 }
 
 /// When pool pages are written to swap.
@@ -255,8 +323,8 @@ pub enum Pager {
 pub struct Settings {
     /// Hard budget, in bytes; at least [`MEMORY_BYTES_MIN`].
     pub memory: u64,
-    /// Where pages go when the pool is full.
-    pub swap: SwapSetting,
+    /// Where pages go when the pool is full; `None`: RAM and the pool are all there is.
+    pub swap: Option<SwapSetting>,
     /// Largest share of the budget for the pool, 1 to 100 percent.
     pub pool_max_percent: u8,
     /// When pool pages are written to swap.
@@ -315,7 +383,7 @@ impl Settings {
     ) -> Result<Settings, ConfigError> {
         let mut settings = Settings {
             memory: 0,
-            swap: SwapSetting::None,
+            swap: None,
             pool_max_percent: DEFAULT_POOL_MAX_PERCENT,
             policy: Policy::Writeback,
             codec: Codec::Auto,
@@ -343,7 +411,10 @@ impl Settings {
     fn set(&mut self, option: &OptionSpec, text: &str, total_ram: &impl Fn() -> u64) -> Result<(), String> {
         match option.id {
             OptionId::Memory => self.memory = memory(text, total_ram)?,
-            OptionId::Swap => self.swap = swap(text)?,
+            OptionId::Swap => self.swap = swap(text, total_ram)?,
+            OptionId::SwapDir | OptionId::SwapEncryption | OptionId::SwapIo | OptionId::SwapBatch => {
+                set_swap(self.swap.as_mut(), option.id, text)?;
+            }
             OptionId::PoolMax => self.pool_max_percent = percent(text)?,
             OptionId::Policy => {
                 self.policy = choice(
@@ -401,11 +472,63 @@ fn memory(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
     Ok(bytes)
 }
 
-fn swap(text: &str) -> Result<SwapSetting, String> {
-    match text.trim() {
-        "none" => Ok(SwapSetting::None),
-        _ => Err("swap files and remote stores are not built yet; use 'none'".to_owned()),
+/// `none`, `auto`, a size, or a folder with or without one.
+fn swap(text: &str, total_ram: &impl Fn() -> u64) -> Result<Option<SwapSetting>, String> {
+    let text = text.trim();
+    let setting = |dir: &str, size: &str| {
+        let bytes = match size {
+            "auto" => None,
+            size => Some(size_of(size, total_ram)?),
+        };
+        if bytes.is_some_and(|n| n < SWAP_BYTES_MIN) {
+            return Err(format!(
+                "a swap file of {text} is too small; the least is {}",
+                format_size(SWAP_BYTES_MIN)
+            ));
+        }
+        let dir = PathBuf::from(dir);
+        Ok(Some(SwapSetting { bytes, dir, encryption: true, io: SwapIo::Auto, batch: DEFAULT_SWAP_BATCH }))
+    };
+    match text {
+        "none" => Ok(None),
+        url if url.contains("://") => {
+            Err("remote stores are not built yet; use a folder or 'none'".to_owned())
+        }
+        path if path.starts_with('/') => match path.rsplit_once(':') {
+            Some((dir, size)) => setting(dir, size),
+            None => setting(path, "auto"),
+        },
+        size => setting(DEFAULT_SWAP_DIR, size)
+            .map_err(|e| format!("expected none, auto, a size or a folder: {e}")),
     }
+}
+
+/// The options that say how to swap; checked also where nothing is swapped.
+fn set_swap(setting: Option<&mut SwapSetting>, option: OptionId, text: &str) -> Result<(), String> {
+    let mut unused = SwapSetting {
+        bytes: None,
+        dir: PathBuf::new(),
+        encryption: true,
+        io: SwapIo::Auto,
+        batch: DEFAULT_SWAP_BATCH,
+    };
+    let setting = setting.unwrap_or(&mut unused);
+    match option {
+        OptionId::SwapDir if text.is_empty() => {}
+        OptionId::SwapDir => setting.dir = PathBuf::from(text),
+        OptionId::SwapEncryption => setting.encryption = choice(text, &[("on", true), ("none", false)], &[])?,
+        OptionId::SwapIo => {
+            let known = [("auto", SwapIo::Auto), ("uring", SwapIo::Uring), ("threads", SwapIo::Threads)];
+            setting.io = choice(text, &known, &[])?;
+        }
+        _ => {
+            setting.batch = match text.trim().parse() {
+                Ok(n @ 1..=64) => n,
+                _ => return Err("expected a whole number from 1 to 64".to_owned()),
+            }
+        }
+    }
+    Ok(())
 }
 
 fn percent(text: &str) -> Result<u8, String> {
@@ -462,14 +585,18 @@ mod tests {
         assert_eq!(s.min_alloc, DEFAULT_MIN_ALLOC);
         assert_eq!((s.policy, s.codec, s.faults), (Policy::Writeback, Codec::Auto, Faults::Auto));
         assert_eq!((s.fork, s.mlock, s.pager), (Fork::Share, Mlock::Honour, Pager::Auto));
-        assert_eq!((s.stats, s.quiet, s.swap), (None, false, SwapSetting::None));
+        assert_eq!((s.stats, s.quiet, s.swap), (None, false, None));
     }
 
     #[test]
     fn every_option_is_read_from_its_variable() {
         let s = parse(&[
             ("WEIR_MEMORY", "2G"),
-            ("WEIR_SWAP", "none"),
+            ("WEIR_SWAP", "3G"),
+            ("WEIR_SWAP_DIR", "/disk"),
+            ("WEIR_SWAP_ENCRYPTION", "none"),
+            ("WEIR_SWAP_IO", "threads"),
+            ("WEIR_SWAP_BATCH", "8"),
             ("WEIR_POOL_MAX", "40"),
             ("WEIR_POLICY", "adaptive"),
             ("WEIR_CODEC", "none"),
@@ -484,7 +611,13 @@ mod tests {
         .unwrap();
         let expected = Settings {
             memory: 2 * GIB,
-            swap: SwapSetting::None,
+            swap: Some(SwapSetting {
+                bytes: Some(3 * GIB),
+                dir: PathBuf::from("/disk"),
+                encryption: false,
+                io: SwapIo::Threads,
+                batch: 8,
+            }),
             pool_max_percent: 40,
             policy: Policy::Adaptive,
             codec: Codec::None,
@@ -509,10 +642,26 @@ mod tests {
 
     #[test]
     fn what_is_not_built_yet_is_refused_by_saying_so() {
-        for (env, value) in [("WEIR_CODEC", "zstd"), ("WEIR_SWAP", "/var/tmp")] {
+        for (env, value) in [("WEIR_CODEC", "zstd"), ("WEIR_SWAP", "http://host/x")] {
             let text = refusal(env, value);
             assert!(text.contains("not built yet"), "{env}={value}: {text}");
         }
+    }
+
+    #[test]
+    fn swap_is_a_size_or_a_folder_or_both_or_auto_or_none() {
+        let swap = |text: &str| parse(&[("WEIR_SWAP", text)]).unwrap().swap.map(|s| (s.dir, s.bytes));
+        let var_tmp = PathBuf::from("/var/tmp");
+        assert_eq!(swap("none"), None);
+        assert_eq!(swap("auto"), Some((var_tmp.clone(), None)));
+        assert_eq!(swap("1G"), Some((var_tmp, Some(GIB))));
+        assert_eq!(swap("/disk"), Some((PathBuf::from("/disk"), None)));
+        assert_eq!(swap("/disk:2G"), Some((PathBuf::from("/disk"), Some(2 * GIB))));
+        assert!(refusal("WEIR_SWAP", "1M").contains("the least is 8 MiB"));
+        assert!(refusal("WEIR_SWAP", "yes").contains("none, auto, a size or a folder"));
+        assert!(refusal("WEIR_SWAP_BATCH", "0").contains("1 to 64"));
+        assert!(refusal("WEIR_SWAP_IO", "aio").contains("auto, uring, threads"));
+        assert!(refusal("WEIR_SWAP_ENCRYPTION", "rot13").contains("on, none"));
     }
 
     #[test]
