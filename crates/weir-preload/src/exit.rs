@@ -42,6 +42,9 @@ fn unmanaged_bytes(managed: u64) -> u64 {
 pub fn at_exit() {
     let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
     engine.core.publish();
+    if let Some(swapping) = &engine.core.swapping {
+        swapping.tier.depart(); // what it holds is its children's to reclaim
+    }
     let pid = sys::getpid();
     let own = OWNER.load(Ordering::Relaxed) == pid;
     if let Some(path) = &settings.stats {
@@ -63,16 +66,27 @@ fn summary(engine: &state::Weir, settings: &Settings) -> String {
     let (logical, stored) = (get(&s.pool_logical_bytes), get(&s.pool_stored_bytes));
     let ratio =
         if stored > 0 { format!("{:.2}:1", logical as f64 / stored as f64) } else { "empty now".into() };
+    let swap = match &engine.core.swapping {
+        None => "none".into(),
+        Some(swapping) => {
+            let c = swapping.tier.counters();
+            format!(
+                "{:.0} MiB written and {:.0} MiB read of {:.0} MiB",
+                mib(get(&c.bytes_written)),
+                mib(get(&c.bytes_read)),
+                mib(swapping.tier.bytes())
+            )
+        }
+    };
     format!(
         "weir: peak {:.0} MiB managed in a budget of {:.0} MiB; {} faults, p50 {:.1} us, p99 {:.1} us; \
-         {} pages compressed, pool {ratio}; swap {} bytes; {:.0} MiB outside\n",
+         {} pages compressed, pool {ratio}; swap {swap}; {:.0} MiB outside\n",
         mib(get(&s.managed_bytes_peak)),
         mib(settings.memory),
         get(&s.faults),
         us(s.fault_ns.quantile(0.5)),
         us(s.fault_ns.quantile(0.99)),
         get(&s.pool_out),
-        get(&s.swap_out) * 4096,
         mib(unmanaged_bytes(engine.core.resident_bytes())),
     )
 }
@@ -82,6 +96,13 @@ fn write_stats(engine: &state::Weir, path: &str) {
     engine.core.stats.each(|key, value| {
         let _ = writeln!(text, "{key} {value}");
     });
+    if let Some(swapping) = &engine.core.swapping {
+        swapping.tier.counters().each(|key, value| {
+            if key.starts_with("weir_") {
+                let _ = writeln!(text, "{key} {value}");
+            }
+        });
+    }
     let (space, space_len) = engine.space();
     let outside = unmanaged_bytes(engine.core.resident_bytes());
     let _ = writeln!(text, "weir_unmanaged_bytes {outside}");

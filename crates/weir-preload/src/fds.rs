@@ -1,20 +1,31 @@
 //! Programs close descriptors that they did not open (daemons, shells, `closefrom(3)`). Closing the
-//! engine's would turn evicted pages into zeros: for that one descriptor the calls pretend.
+//! engine's would turn evicted pages into zeros, or another file into the swap file: for those descriptors the calls
+//! pretend.
 
 use crate::libc_next::{__close, Next, set_errno};
 use crate::state;
 use core::ffi::{c_int, c_uint};
 use weir_os::sys::{Errno, syscall};
 
-fn ours() -> i32 {
-    state::engine().map_or(-1, |e| e.core.pager.fd())
+/// The userfaultfd and the swap file, ascending; -1 where there is none.
+fn ours() -> [i32; 2] {
+    let Some(engine) = state::engine() else { return [-1; 2] };
+    let core = &engine.core;
+    let swap = core.swapping.as_ref().map_or(-1, |s| s.tier.device().file().fd());
+    let mut fds = [core.pager.fd(), swap];
+    fds.sort_unstable();
+    fds
+}
+
+fn is_ours(fd: c_int) -> bool {
+    fd >= 0 && ours().contains(&fd)
 }
 
 /// # Safety
 /// - as `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if fd >= 0 && fd == ours() {
+    if is_ours(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
@@ -34,15 +45,18 @@ fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<usize, E
 /// - as `close_range(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let fd = ours();
-    let result = if fd >= 0 && (first..=last).contains(&(fd as c_uint)) {
-        let fd = fd as c_uint;
-        let below = if first < fd { raw_close_range(first, fd - 1, flags) } else { Ok(0) };
-        let above = if fd < last { raw_close_range(fd + 1, last, flags) } else { Ok(0) };
-        below.and(above)
-    } else {
-        raw_close_range(first, last, flags)
-    };
+    let (mut result, mut from) = (Ok(0), first);
+    for fd in ours().into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
+        if (from..=last).contains(&fd) {
+            if from < fd {
+                result = result.and(raw_close_range(from, fd - 1, flags));
+            }
+            from = fd + 1;
+        }
+    }
+    if from <= last || from == first {
+        result = result.and(raw_close_range(from, last, flags));
+    }
     match result {
         Ok(_) => 0,
         Err(e) => {
@@ -65,7 +79,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     static NEXT: Next = Next::new(c"dup2");
-    if new >= 0 && new == ours() {
+    if is_ours(new) {
         set_errno(libc::EBUSY);
         return -1;
     }
@@ -83,7 +97,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     static NEXT: Next = Next::new(c"dup3");
-    if new >= 0 && new == ours() {
+    if is_ours(new) {
         set_errno(libc::EBUSY);
         return -1;
     }

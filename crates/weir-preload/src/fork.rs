@@ -64,8 +64,16 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         return -1;
     }
     match NEXT.get() {
-        // SAFETY: libc's fork; our handlers run inside it.
-        Some(a) => unsafe { core::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(a)() },
+        Some(a) => {
+            // SAFETY: libc's fork; our handlers run inside it.
+            let pid = unsafe { core::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(a)() };
+            if pid < 0 {
+                let errno = std::io::Error::last_os_error().raw_os_error();
+                after_failed_fork();
+                set_errno(errno.unwrap_or(libc::EAGAIN));
+            }
+            pid
+        }
         None => -1,
     }
 }
@@ -110,7 +118,14 @@ unsafe extern "C" fn prepare() {
         }
         engine.fork_done(); // evicted between the touch and the gate: again
     }
+    engine.fork_share_swap();
     CLOSED.store(true, Ordering::Relaxed);
+}
+
+fn after_failed_fork() {
+    if let Some(engine) = state::engine() {
+        engine.fork_failed();
+    }
 }
 
 unsafe extern "C" fn parent() {

@@ -23,6 +23,8 @@ pub struct Done {
 /// Moves pages between the program's space and the frame arena. Every method leaves the number of
 /// frames as it is, but for `grow`, `fill_copy` and `shed`.
 pub trait Pager: Sync {
+    /// The device under the swap file of engines with this pager.
+    type Disk: BlockIo + core::fmt::Debug;
     /// Arena to program: frames at `slot..` become pages at `page..`.
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done;
     /// A new frame with these bytes becomes the page: one frame more than before.
@@ -147,6 +149,7 @@ fn done(p: Progress) -> Done {
 }
 
 impl Pager for KernelPager {
+    type Disk = FileIo;
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done {
         done(KernelPager::fill(self, page.0 as usize, slot.0 as usize, n as usize, wake))
     }

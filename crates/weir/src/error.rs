@@ -1,5 +1,6 @@
 //! Typed errors. Engine errors are `Copy`: no allocation on the way out.
 
+use weir_os::swapfile::OpenError;
 use weir_os::sys::Errno;
 
 /// Why the engine did not start.
@@ -17,9 +18,29 @@ pub enum StartError {
     /// Address space for the managed range or the arena cannot be reserved.
     #[error("cannot reserve address space: {0} (check RLIMIT_AS and vm.overcommit_memory)")]
     AddressSpace(Errno),
+    /// The swap file that was asked for.
+    #[error("the swap file cannot be had: {0} (give another folder with --swap-dir, or --swap none)")]
+    Swap(SwapFileError),
     /// Tables or threads cannot be made.
     #[error("cannot allocate the engine's own memory: {0}")]
     Memory(Errno),
+}
+
+/// Why there is no swap file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwapFileError {
+    /// The folder, or the file in it.
+    #[error("{0}")]
+    File(#[from] OpenError),
+    /// The tier over it.
+    #[error("{0}")]
+    Tier(#[from] SwapError),
+    /// The folder's name has a NUL in it.
+    #[error("the folder's name has a NUL byte in it")]
+    Name,
+    /// So few bytes are free on the disk that a file of a safe size would be of no use.
+    #[error("only {0} bytes are free there")]
+    TooLittle(u64),
 }
 
 /// Why inline mode cannot be had.

@@ -1,6 +1,8 @@
 //! What both paths share: the page table, the resident set, frames, pool, statistics and the pager.
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
+pub mod swapping;
+
 use crate::config::Codec as CodecSetting;
 use crate::demand::Demand;
 use crate::door::Pager;
@@ -13,13 +15,14 @@ use crate::limits::{
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
-use crate::page::state::State;
+use crate::page::state::{State, Word};
 use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
 use crate::page::{BlockId, Handle};
 use crate::stats::{self, Stats};
 use crate::sync::{Lock, Ordering};
 use crate::tier::pool::Pool;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use swapping::Swapping;
 use weir_os::mem::{PAGE_BYTES, Table};
 
 /// Sizes of an engine, in pages, frames and windows, derived from a budget.
@@ -55,7 +58,7 @@ const ROW_BYTES: i64 = 64;
 
 /// The shared state.
 #[derive(Debug)]
-pub struct Core<P> {
+pub struct Core<P: Pager> {
     /// The door to the kernel.
     pub pager: P,
     /// Words and rows.
@@ -68,6 +71,8 @@ pub struct Core<P> {
     pub frames: Frames,
     /// The compressed pool.
     pub pool: Pool,
+    /// The swap file and who works with it, where there is one.
+    pub swapping: Option<Swapping<P::Disk>>,
     /// Counters.
     pub stats: Stats,
     /// Blocks with staged pages, oldest first.
@@ -108,6 +113,7 @@ impl<P: Pager> Core<P> {
             pins: Pins::default(),
             frames: Frames::new(g.windows, g.lift_windows, limit).map_err(memory)?,
             pool: Pool::new(g.windows, 0).map_err(memory)?,
+            swapping: None,
             stats: Stats::default(),
             staged: StagedQueue::new(g.windows + g.lift_windows).map_err(memory)?,
             seed,
@@ -127,6 +133,22 @@ impl<P: Pager> Core<P> {
         core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);
         core.apply_limits();
         Ok(core)
+    }
+
+    /// Adds a swap file, before anybody else knows the state.
+    pub fn attach_swap(&mut self, swapping: Swapping<P::Disk>) {
+        self.metadata_bytes.fetch_add(swapping.overhead_bytes(), Ordering::Relaxed);
+        self.swapping = Some(swapping);
+        self.apply_limits();
+    }
+
+    /// Charges rows of the slot table that were touched for the first time.
+    pub fn charge_slots(&self) {
+        let bytes = self.swapping.as_ref().map_or(0, Swapping::uncharged_bytes);
+        if bytes > 0 {
+            self.metadata_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.apply_limits();
+        }
     }
 
     fn apply_limits(&self) {
@@ -251,6 +273,30 @@ impl<P: Pager> Core<P> {
         self.kept.load(Ordering::Relaxed)
     }
 
+    /// A page of the block has gone to the pool: some day it is written to the swap file.
+    #[inline]
+    pub fn note_pooled(&self, block: BlockId) {
+        if let Some(s) = &self.swapping {
+            s.cold.push(&self.table, block);
+        }
+    }
+
+    /// Gives up the copy of a page's bytes that its word named: a pool record or a slot, its only one or kept.
+    pub fn free_copy(&self, was: Word) {
+        if let Some(handle) = was.handle() {
+            self.free_record(handle);
+        }
+        if was.kept().is_some() {
+            self.count_kept(-1);
+        }
+        if let (Some(slot), Some(s)) = (was.slot(), &self.swapping) {
+            s.free(slot);
+            if was.kept_slot().is_some() {
+                s.count_kept(-1);
+            }
+        }
+    }
+
     /// Frees a pool record that no word names any more.
     pub fn free_record(&self, handle: Handle) {
         self.pool.free(&self.pager, &self.frames, &self.stats, handle);
@@ -274,14 +320,22 @@ impl<P: Pager> Core<P> {
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         s.pool_bytes.store(pool, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
+        if let Some(swapping) = &self.swapping {
+            let counters = swapping.tier.counters();
+            s.swap_in.store(counters.pages_in.load(Ordering::Relaxed), Ordering::Relaxed);
+            s.swap_out.store(counters.pages_out.load(Ordering::Relaxed), Ordering::Relaxed);
+            s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
+            s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
+        }
     }
 
     /// Whether nothing new should be taken: what is resident could no longer all be compressed
-    /// into what is left, at the ratio seen so far.
+    /// into what is left, at the ratio seen so far, nor the rest of it go to the swap file.
     pub fn full(&self) -> bool {
+        let swapping = self.swapping.as_ref().filter(|s| s.usable());
         let stored = self.stats.pool_stored_bytes.load(Ordering::Relaxed);
         let logical = self.stats.pool_logical_bytes.load(Ordering::Relaxed);
-        if logical == 0 {
+        if logical == 0 && swapping.is_none() {
             return false;
         }
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
@@ -289,9 +343,13 @@ impl<P: Pager> Core<P> {
         let limit = u64::from(self.frames.limit().saturating_sub(4 * BLOCK_PAGES));
         let in_frames = u64::from(self.frames.limit()).saturating_sub(pool);
         // An eighth more than the records themselves: classes and partly filled spans.
-        let ratio_percent = (stored * 112 / logical).clamp(5, 100);
+        let ratio_percent = if logical == 0 { 100 } else { (stored * 112 / logical).clamp(5, 100) };
         let kept = self.kept() * ratio_percent / 100;
-        pool.saturating_sub(kept) + in_frames * ratio_percent / 100 > limit * 95 / 100
+        let wanted = pool.saturating_sub(kept) + in_frames * ratio_percent / 100;
+        let missing = wanted.saturating_sub(limit * 95 / 100);
+        // What does not compress at all may be among it, and clusters are never full.
+        let room = |s: &Swapping<P::Disk>| s.tier.free_bytes() / PAGE_BYTES as u64;
+        missing > 0 && swapping.is_none_or(|s| room(s) < missing * 5 / 4 + limit / 8)
     }
 }
 
@@ -308,6 +366,10 @@ pub struct Census {
     pub pooled: u64,
     /// Pages in a frame with a kept record.
     pub kept: u64,
+    /// Pages that are a record in the swap file alone.
+    pub swapped: u64,
+    /// Pages in a frame with a record kept in the swap file.
+    pub kept_slots: u64,
     /// Pages locked in memory.
     pub pinned: u64,
 }
@@ -331,7 +393,19 @@ impl<P: Pager> Core<P> {
         if self.kept() != census.kept || self.pinned.load(Ordering::Relaxed) != census.pinned {
             return Err("kept or pinned pages miscounted");
         }
-        let contents = census.resident + census.staged + census.same + census.pooled;
+        let records = census.swapped + census.kept_slots;
+        if let Some(s) = &self.swapping {
+            s.tier.validate()?;
+            if s.kept() != census.kept_slots {
+                return Err("kept slots miscounted");
+            }
+            if s.tier.alone() && s.tier.live_records() != records {
+                return Err("records in the swap file and page words differ");
+            }
+        } else if records != 0 {
+            return Err("swapped pages without a swap file");
+        }
+        let contents = census.resident + census.staged + census.same + census.pooled + census.swapped;
         if self.stats.managed_bytes.load(Ordering::Relaxed) != contents * PAGE_BYTES as u64 {
             return Err("pages with contents miscounted");
         }
@@ -354,7 +428,12 @@ impl<P: Pager> Core<P> {
                 State::Staged => staged += 1,
                 State::Same => census.same += 1,
                 State::Pooled => census.pooled += 1,
+                State::Swapped => census.swapped += 1,
             }
+            if word.tag() != 0 {
+                return Err("a page waits for a read or write that nobody makes");
+            }
+            census.kept_slots += u64::from(word.kept_slot().is_some());
             census.kept += u64::from(word.kept().is_some());
             census.pinned += u64::from(word.pinned());
             if word.state() != State::Absent && row.valid() >> i & 1 == 0 {

@@ -120,6 +120,7 @@ fn all(n: u32) -> Done {
 }
 
 impl Pager for FakePager {
+    type Disk = disk::FakeDisk;
     fn fill(&self, page: PageId, slot: Slot, n: u32, _wake: Wake) -> Done {
         for i in 0..n {
             let mut space = self.space.lock().unwrap();

@@ -73,6 +73,22 @@ counters! {
     kept_dropped "weir_kept_dropped",
     /// Pool records moved by compaction.
     pool_moved "weir_pool_moved",
+    /// Pages that went to the swap file without a write: the slot kept of them was still true.
+    swap_clean "weir_swap_clean",
+    /// Pages taken back or given up while they were written.
+    swap_cancelled "weir_swap_cancelled",
+    /// Pages written from the pool, to make room in it.
+    swap_from_pool "weir_swap_from_pool",
+    /// Slots of pages in frames given up because the swap file got short.
+    swap_kept_dropped "weir_swap_kept_dropped",
+    /// Records moved out of clusters that were mostly dead.
+    swap_moved "weir_swap_moved",
+    /// Faults that waited for a read that another thread had under way.
+    swap_waits "weir_swap_waits",
+    /// Bytes of live records in the swap file.
+    swap_bytes "weir_swap_bytes",
+    /// Bytes of free clusters in the swap file.
+    swap_free_bytes "weir_swap_free_bytes",
     /// Pages dropped because the program freed or unmapped them.
     discarded "weir_discarded",
     /// Times a fault had to reclaim by itself.

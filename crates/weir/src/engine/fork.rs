@@ -11,6 +11,7 @@
 use super::threads::fatal;
 use super::{Engine, each_block};
 use crate::page::region::{AtFork, Kind, Region};
+use crate::page::{PageId, SlotId};
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;
@@ -21,6 +22,43 @@ impl Engine<KernelPager> {
     pub fn fork_prepare(&self) {
         self.gate.close();
         self.inline.closer.store(weir_os::thread::id(), Ordering::Relaxed);
+    }
+
+    /// The fork comes now, the gate is closed: the child will hold every record in the swap file that the words name.
+    pub fn fork_share_swap(&self) {
+        let Some(swapping) = &self.core.swapping else { return };
+        let mut n = 0;
+        self.each_slot(|slot| {
+            swapping.tier.retain(slot);
+            n += 1;
+        });
+        swapping.retained.store(n, Ordering::Relaxed);
+    }
+
+    /// The fork failed: takes back what was held for the child, if nobody else takes part (else it counts as leaked until then).
+    /// The gate is open.
+    pub fn fork_failed(&self) {
+        let Some(swapping) = &self.core.swapping else { return };
+        let _signals = super::Signals(weir_os::thread::block_signals());
+        self.gate.close();
+        swapping.empty_caches();
+        let _ = swapping.tier.reclaim_leaked(|mine| self.each_slot(mine));
+        self.gate.open();
+    }
+
+    fn each_slot(&self, mut f: impl FnMut(SlotId)) {
+        let ranges: Vec<(u32, u32)> = self
+            .regions()
+            .map
+            .iter()
+            .filter(|r| r.kind != Kind::Foreign)
+            .map(|r| (r.start, r.end()))
+            .collect();
+        for page in ranges.into_iter().flat_map(|(start, end)| start..end) {
+            if let Some(slot) = self.core.table.word(PageId(page)).load().slot() {
+                f(slot);
+            }
+        }
     }
 
     /// In the parent, or when the fork failed.
@@ -40,6 +78,10 @@ impl Engine<KernelPager> {
             fatal(format_args!(
                 "a forked child cannot open userfaultfd ({e}): its memory would read as zeros, so it ends here"
             ));
+        }
+        if let Some(swapping) = &self.core.swapping {
+            swapping.tier.device().renew_in_child();
+            swapping.tier.after_fork_in_child(swapping.retained.load(Ordering::Relaxed));
         }
         // Free frames are shared with the parent; writing to them would copy garbage.
         self.core.frames.shed_all_free(&self.core.pager);

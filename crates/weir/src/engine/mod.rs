@@ -9,6 +9,9 @@ pub mod heap;
 pub mod inline;
 pub mod remap;
 pub mod start;
+#[cfg(test)]
+mod swap_tests;
+pub mod swapfile;
 pub mod threads;
 
 use crate::door::Pager;
@@ -44,6 +47,8 @@ pub struct Engine<P: Pager> {
     stall_reported: AtomicBool,
     /// When the pool may be tidied up again.
     compact_after_ns: AtomicU64,
+    /// When blocks of the swap file may go back to the file system again.
+    trim_after_ns: AtomicU64,
 }
 
 /// The map of regions and the cache of freed ones, under one lock.
@@ -69,6 +74,7 @@ impl<P: Pager> Engine<P> {
             serving: (0..DESKS).map(|_| Serving::default()).collect(),
             stall_reported: AtomicBool::new(false),
             compact_after_ns: AtomicU64::new(0),
+            trim_after_ns: AtomicU64::new(0),
         }
     }
 

@@ -164,7 +164,7 @@ impl<P: Pager> Engine<P> {
                 self.hand_over(from, to);
                 self.count_arrived(to, 1);
             }
-            State::Same | State::Pooled => {
+            State::Same | State::Pooled | State::Swapped => {
                 self.hand_over(from, to);
                 core.charge(core.table.block(to.block()));
             }
@@ -244,6 +244,9 @@ impl<P: Pager> Engine<P> {
         let found = old.load();
         if let Some(h) = found.handle() {
             core.pool.rename(&core.pager, h, to);
+        }
+        if let (Some(slot), Some(swapping)) = (found.slot(), &core.swapping) {
+            swapping.tier.rename(slot, to);
         }
         core.table.set_aux(to, core.table.aux(from));
         let _ = old.try_discard(found);

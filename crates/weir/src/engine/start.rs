@@ -1,7 +1,7 @@
 //! Start: address space, arena, tables, userfaultfd, threads.
 
-use super::Engine;
 use super::inline::GateHalf;
+use super::{Engine, swapfile};
 use crate::config::{Pager as PagerKind, Settings};
 use crate::error::StartError;
 use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN};
@@ -58,7 +58,10 @@ impl Engine<KernelPager> {
         let pager = KernelPager::open_over(kind, intake, space, arena, lift_windows as usize * window_bytes)
             .map_err(StartError::Userfaultfd)?;
         let copy = !pager.moves();
-        let core = Core::new(pager, geometry, seed(), settings.codec)?;
+        let mut core = Core::new(pager, geometry, seed(), settings.codec)?;
+        if let Some(setting) = &settings.swap {
+            core.attach_swap(swapfile::open(setting, settings.policy, budget).map_err(StartError::Swap)?);
+        }
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);

@@ -4,13 +4,16 @@
 
 use super::Engine;
 use super::remap::Place;
-use crate::config::Codec;
+use crate::config::{Codec, Policy};
 use crate::door::Pager;
 use crate::fault::{self, Outcome};
 use crate::page::PageId;
 use crate::page::region::Kind;
+use crate::shared::swapping::Swapping;
 use crate::shared::{Core, Geometry};
 use crate::sim::FakePager;
+use crate::sim::disk::FakeDisk;
+use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
 use std::collections::HashMap;
 use weir_os::codec::PageBytes;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
@@ -40,13 +43,25 @@ struct World {
     rng: Rng,
 }
 
+/// Two in three worlds have a swap file under a small pool.
 fn world(seed: u64) -> World {
+    world_with(seed, (seed % 3 != 0).then(|| FakeDisk::new(DISK, 512)))
+}
+
+pub(super) const DISK: u64 = 32 << 20;
+
+fn world_with(seed: u64, disk: Option<FakeDisk>) -> World {
     let windows = Geometry::arena_windows(BUDGET);
     // Every other world lifts.
     let lift_windows = if seed.is_multiple_of(2) { windows } else { 0 };
-    let geometry =
-        Geometry { pages: PAGES, windows, lift_windows, budget_bytes: BUDGET, pool_max_percent: 90 };
-    let core = Core::new(FakePager::new(PAGES, windows + lift_windows), geometry, 7, Codec::Auto).unwrap();
+    let pool_max_percent = if disk.is_some() { 5 } else { 90 };
+    let geometry = Geometry { pages: PAGES, windows, lift_windows, budget_bytes: BUDGET, pool_max_percent };
+    let mut core =
+        Core::new(FakePager::new(PAGES, windows + lift_windows), geometry, 7, Codec::Auto).unwrap();
+    if let Some(disk) = disk {
+        let tier = Swap::new(disk, DISK, SwapSettings::default(), SwapEncryption::Aead).unwrap();
+        core.attach_swap(Swapping::new(tier, Policy::Writeback, [64, 1, 7][seed as usize % 3]).unwrap());
+    }
     let rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng }
 }
@@ -204,6 +219,10 @@ impl World {
             }
             960..970 => {
                 crate::reclaim::room::compact(&self.engine.core);
+                crate::reclaim::writeback::housekeeping(&self.engine.core, true);
+                if let Some(s) = &self.engine.core.swapping {
+                    crate::reclaim::writeback::tidy_up(&self.engine.core, s);
+                }
             }
             970..985 => {
                 let error = [Errno::EAGAIN, Errno::EBUSY, Errno::EFAULT][self.rng.next(3) as usize];
@@ -255,6 +274,23 @@ fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
         }
         let census = w.engine.core.validate(PAGES).unwrap();
         assert_eq!(census, crate::shared::Census::default(), "seed {seed}: all was unmapped");
+        if let Some(s) = &w.engine.core.swapping {
+            let c = s.tier.counters();
+            let get = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
+            let stats = &w.engine.core.stats;
+            println!(
+                "seed {seed}: out {} in {} clean {} cancelled {} frompool {} moved {} writes {} reads {}",
+                get(&c.pages_out),
+                get(&c.pages_in),
+                get(&stats.swap_clean),
+                get(&stats.swap_cancelled),
+                get(&stats.swap_from_pool),
+                get(&stats.swap_moved),
+                get(&c.writes),
+                get(&c.reads)
+            );
+            assert!(get(&c.pages_out) > 300 && get(&c.pages_in) > 100, "seed {seed}: little was swapped");
+        }
         assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
         let before = world(seed).engine.core.frames.limit();
         let charged = (before - w.engine.core.frames.limit()) as usize * PAGE_BYTES;
@@ -264,7 +300,7 @@ fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
 
 #[test]
 fn new_memory_is_refused_when_everything_is_full_and_old_bytes_stay() {
-    let mut w = world(11);
+    let mut w = world_with(11, None);
     let addr = w.engine.map(3000 * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
     let start = ((addr - BASE) / PAGE_BYTES) as u32;
     w.maps.push((start, 3000));

@@ -9,7 +9,7 @@ use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::reclaim::compress::Bench;
-use crate::reclaim::{self, Effort, room};
+use crate::reclaim::{self, Effort, room, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -25,6 +25,8 @@ const IDLE_NS: u64 = 50_000_000;
 /// Longest stretch of compaction between other chores, and how many times as long it rests afterwards.
 const COMPACT_NS_MAX: u64 = 1_000_000;
 const COMPACT_REST: u64 = 19;
+/// Time between two calls that give blocks of the swap file back to the file system.
+const TRIM_NS: u64 = 1_000_000_000;
 /// Frames freed by one background batch.
 const BACKGROUND_BATCH: u32 = 64;
 /// Frames freed by a fault for itself: for single pages a few, for streams more than a block,
@@ -158,9 +160,19 @@ impl Engine<KernelPager> {
 
     pub(super) fn report_lost(&self, page: PageId) {
         let address = self.addr_of(page.0);
-        say(format_args!(
-            "the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"
-        ));
+        let slot = self.core.table.word(page).load().slot();
+        match (slot, &self.core.swapping) {
+            (Some(slot), Some(swapping)) => say(format_args!(
+                "the page at {address:#x} (number {}) cannot be read back from the swap file at offset {}: {}; \
+                 the access gets SIGBUS",
+                page.0,
+                swapping.tier.offset_of(slot).unwrap_or(0),
+                fault::loss(&self.core),
+            )),
+            _ => say(format_args!(
+                "the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"
+            )),
+        }
         if Pager::poison(&self.core.pager, page).pages == 0 {
             fatal(format_args!("and this kernel cannot make it so: the program ends"));
         }
@@ -173,13 +185,21 @@ impl Engine<KernelPager> {
         let pool = u64::from(c.pool.owned()) * 64;
         fatal(format_args!(
             "budget and pool are full: {} MiB of frames and {} MiB of pool (share {} %) hold {} MiB of data, \
-             {} pages did not compress, {} are locked; no swap file is configured. Give more with --memory",
+             {} pages did not compress, {} are locked; {}. Give more with --memory{}",
             mib(u64::from(c.frames.existing()) - pool),
             mib(pool),
             u64::from(c.pool.limit()) * 6400 / u64::from(c.frames.limit().max(1)),
             c.stats.managed_bytes.load(Ordering::Relaxed) >> 20,
             c.stats.out_stuck.load(Ordering::Relaxed),
             c.pinned.load(Ordering::Relaxed),
+            match &c.swapping {
+                None => "no swap file is configured",
+                Some(s) if s.tier.is_latched().is_some() =>
+                    "the swap file takes no more since a write failed",
+                Some(s) if s.is_full() => "the swap file is full",
+                Some(_) => "the swap file has room, but nothing can leave",
+            },
+            if c.swapping.as_ref().is_some_and(|s| !s.is_full()) { "" } else { " or --swap" },
         ))
     }
 
@@ -230,6 +250,7 @@ impl Engine<KernelPager> {
             room::compact(&self.core);
         }
         self.tidy_up_pool();
+        self.tidy_up_swap();
         self.core.publish();
         self.watch();
     }
@@ -245,6 +266,21 @@ impl Engine<KernelPager> {
             now = thread::now_ns();
         }
         self.compact_after_ns.store(now + (now - start) * COMPACT_REST, Ordering::Relaxed);
+    }
+
+    /// Room in the swap file; and what is to be said about it.
+    fn tidy_up_swap(&self) {
+        let Some(swapping) = &self.core.swapping else { return };
+        let (now, due) = (thread::now_ns(), self.trim_after_ns.load(Ordering::Relaxed));
+        if now >= due {
+            self.trim_after_ns.store(now + TRIM_NS, Ordering::Relaxed);
+        }
+        writeback::housekeeping(&self.core, now >= due);
+        if let Some(e) = swapping.broken_news() {
+            say(format_args!(
+                "writing to the swap file failed ({e}): what is in it stays readable, nothing more goes there"
+            ));
+        }
     }
 
     /// The watchdog: a fault that waits too long is reported once, with what is known.

@@ -44,12 +44,13 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
     }
 }
 
-/// Brings in the pages of `mask` that are not resident, the run with page `first` before the
+/// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first` before the
 /// others. Under the block's lock. The page `first` may use the last frames, readahead may not.
 pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Got {
     let mut got = Got::default();
     let mut arrival = Arrival::Fetched;
     let mut missing = missing_of(core, block, mask);
+    missing &= !swapped_of(core, block, missing);
     let mut from = first;
     while missing != 0 {
         let Some((start, len)) = next_run(missing, from).or_else(|| next_run(missing, 0)) else { break };
@@ -92,6 +93,15 @@ pub fn missing_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
         }
     }
     missing
+}
+
+/// The pages of `mask` that are in the swap file alone. Under the block's lock.
+pub fn swapped_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
+    if core.swapping.is_none() {
+        return 0;
+    }
+    let swapped = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Swapped;
+    (0..BLOCK_PAGES).filter(|i| mask >> i & 1 == 1).filter(swapped).fold(0, |m, i| m | 1 << i)
 }
 
 fn is_staged<P: Pager>(core: &Core<P>, page: PageId) -> bool {
@@ -235,7 +245,7 @@ fn expand<P: Pager>(
             Some(h) => core.pool.expand(&core.pager, h, page, bytes),
             None => Err(Damaged),
         },
-        State::Resident | State::Staged => Err(Damaged),
+        State::Resident | State::Staged | State::Swapped => Err(Damaged),
     }
 }
 
@@ -280,7 +290,7 @@ pub(super) fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -
 
 /// Repeats a filling call, which is told how many pages are done, while the address space is changing
 /// (EAGAIN). Returns how many pages arrived.
-fn ride_out<P: Pager>(core: &Core<P>, n: u32, call: impl Fn(u32) -> Done) -> u32 {
+pub(super) fn ride_out<P: Pager>(core: &Core<P>, n: u32, call: impl Fn(u32) -> Done) -> u32 {
     const RETRIES: u32 = 10_000;
     let (mut done, mut tries) = (0, 0);
     while done < n {

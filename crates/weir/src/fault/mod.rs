@@ -1,11 +1,15 @@
 //! A page comes in.
 //!
 //! [`resolve`] is the whole way: lookup, readahead, fetch, install. It holds the lock of one block,
-//! allocates nothing, and touches memory only through frames it owns.
+//! allocates nothing, and touches memory only through frames it owns. Pages in the swap file are read without
+//! the lock (`swapin`).
 
 pub mod install;
 pub mod readahead;
 pub mod span;
+#[cfg(test)]
+mod swap_tests;
+mod swapin;
 
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -14,8 +18,11 @@ use crate::page::{BlockId, PageId, table::BlockRow};
 use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
+use readahead::Plan;
 pub use readahead::{Ahead, Strides};
 use span::bring_span;
+use swapin::End;
+pub use swapin::loss;
 use weir_os::sys::Errno;
 
 /// How a fault ended.
@@ -29,12 +36,48 @@ pub enum Outcome {
     Foreign,
     /// No frame: reclaim, then try again.
     NoFrames,
-    /// The page's record is damaged; its bytes are lost.
+    /// The page's record is damaged or cannot be read; its bytes are lost.
     Lost,
 }
 
 /// Resolves a fault of thread `tid` on `page`.
 pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u32) -> Outcome {
+    let (block, index) = (page.block(), page.index());
+    loop {
+        let seen = swapin::arrivals(core);
+        let plan = match resolve_in_ram(core, strides, page, tid) {
+            Ok(outcome) => return outcome,
+            Err(plan) => plan,
+        };
+        // In the swap file: read it and what readahead expects next.
+        let mask = plan.mask | run_mask(index, 1);
+        let got = swapin::fetch(core, block, mask, index);
+        if got.lost >> index & 1 == 1 {
+            return Outcome::Lost;
+        }
+        match got.end {
+            End::Done if got.installed >> index & 1 == 1 => {}
+            End::Done => continue, // not in the swap file any more
+            End::NoFrames => return Outcome::NoFrames,
+            End::Busy => {
+                swapin::wait(core, seen);
+                continue;
+            }
+        }
+        core.table.block(block).set_readahead(plan.state);
+        count(&core.stats.readahead, got.installed.count_ones() - 1);
+        core.kick_if_low();
+        return Outcome::Installed(plan.ahead.or_else(|| strides.note(tid, page)));
+    }
+}
+
+/// As [`resolve`], but that a page in the swap file stays there: `Err` says what to bring.
+fn resolve_in_ram<P: Pager>(
+    core: &Core<P>,
+    strides: &Strides,
+    page: PageId,
+    tid: u32,
+) -> Result<Outcome, Plan> {
     // 1. Room first, without a lock: fresh frames while the budget allows.
     install::ensure_frames(core);
     // 2. Lookup.
@@ -43,27 +86,30 @@ pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u
     let guard = row.lock();
     if row.valid() >> index & 1 == 0 {
         stats::add(&core.stats.faults_foreign, 1);
-        return Outcome::Foreign;
+        return Ok(Outcome::Foreign);
     }
     core.charge(row);
     let word = core.table.word(page).load();
     // 3. There already? Another fault brought it, or the program dropped it behind our back.
     if word.state() == State::Resident {
-        return settle_resident(core, row, page);
+        return Ok(settle_resident(core, row, page));
     }
-    if word.state() == State::Pooled {
+    if matches!(word.state(), State::Pooled | State::Swapped) {
         stats::add(&core.stats.faults_major, 1);
     }
     // 4. How much to bring: the page, and what readahead expects next.
     let plan = readahead::plan(core, block, index, word.state());
+    if word.state() == State::Swapped {
+        return Err(plan);
+    }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
     // 5. Fetch and install, the faulted page's run first.
     let got = bring_in(core, block, wanted, index);
     if got.lost >> index & 1 == 1 {
-        return Outcome::Lost;
+        return Ok(Outcome::Lost);
     }
     if got.installed >> index & 1 == 0 {
-        return Outcome::NoFrames;
+        return Ok(Outcome::NoFrames);
     }
     row.set_readahead(plan.state);
     drop(guard);
@@ -72,7 +118,7 @@ pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u
     core.kick_if_low();
     let stream =
         plan.ahead.and_then(|a| if word.state() == State::Absent { first_touches(core, a) } else { Some(a) });
-    Outcome::Installed(stream.or_else(|| strides.note(tid, page)))
+    Ok(Outcome::Installed(stream.or_else(|| strides.note(tid, page))))
 }
 
 /// A stream of first touches runs ahead at once. What is left of it.
@@ -90,12 +136,10 @@ fn settle_resident<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) ->
     let z = core.pager.zero(page);
     if z.pages == 1 {
         // The frame it had is gone; the shared zero page stands in until the first write.
-        if let Some(h) = core.table.word(page).load().kept() {
-            let word = core.table.word(page);
-            if word.try_drop_kept(word.load()).is_ok() {
-                core.free_record(h);
-                core.count_kept(-1);
-            }
+        let word = core.table.word(page);
+        let found = word.load();
+        if word.try_drop_kept(found).is_ok() {
+            core.free_copy(found);
         }
         let _ = row;
         return Outcome::Installed(None);
@@ -122,21 +166,45 @@ pub enum Required {
 /// Makes all mapped pages of `mask` resident, for a system call that is about to use them: they are
 /// pinned already, so what is found here stays.
 pub fn require<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Required {
+    loop {
+        let seen = swapin::arrivals(core);
+        let swapped = match require_in_ram(core, block, mask) {
+            Ok(required) => return required,
+            Err(swapped) => swapped,
+        };
+        let got = swapin::fetch(core, block, swapped, swapped.trailing_zeros());
+        count(&core.stats.in_for_calls, got.installed.count_ones());
+        if got.lost != 0 {
+            return Required::Lost(got.lost.trailing_zeros());
+        }
+        match got.end {
+            End::Done => {}
+            End::NoFrames => return Required::NoFrames,
+            End::Busy => swapin::wait(core, seen),
+        }
+    }
+}
+
+/// As [`require`], but that pages in the swap file stay there: `Err` says which.
+fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result<Required, u64> {
     install::ensure_frames(core);
     let row = core.table.block(block);
     let _guard = row.lock();
     let missing = install::missing_of(core, block, mask & row.valid());
     if missing == 0 {
-        return Required::Ready;
+        return Ok(Required::Ready);
     }
     core.charge(row);
-    let got = bring_in(core, block, missing, missing.trailing_zeros());
+    let swapped = install::swapped_of(core, block, missing);
+    let here = missing & !swapped;
+    let got = bring_in(core, block, here, here.trailing_zeros() % BLOCK_PAGES);
     count(&core.stats.in_for_calls, got.installed.count_ones());
     core.kick_if_low();
-    match (got.lost, missing & !got.installed) {
-        (0, 0) => Required::Ready,
-        (0, _) => Required::NoFrames,
-        (lost, _) => Required::Lost(lost.trailing_zeros()),
+    match (got.lost, here & !got.installed) {
+        (0, 0) if swapped != 0 => Err(swapped),
+        (0, 0) => Ok(Required::Ready),
+        (0, _) => Ok(Required::NoFrames),
+        (lost, _) => Ok(Required::Lost(lost.trailing_zeros())),
     }
 }
 
@@ -144,18 +212,24 @@ pub fn require<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Required 
 /// many came.
 pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, state: Option<u64>) -> u32 {
     install::ensure_frames(core);
-    let row = core.table.block(first.block());
-    let _guard = row.lock();
+    let block = first.block();
+    let row = core.table.block(block);
+    let guard = row.lock();
     let mask = mask & row.valid();
     if mask == 0 {
         return 0;
     }
     core.charge(row);
-    let got = bring_in(core, first.block(), mask, mask.trailing_zeros());
+    let swapped = install::swapped_of(core, block, mask);
+    let got = bring_in(core, block, mask, (mask & !swapped).trailing_zeros() % BLOCK_PAGES);
     if let Some(s) = state {
         row.set_readahead(s);
     }
-    let n = got.installed.count_ones();
+    drop(guard);
+    let mut n = got.installed.count_ones();
+    if swapped != 0 {
+        n += swapin::fetch(core, block, swapped, swapped.trailing_zeros()).installed.count_ones();
+    }
     count(&core.stats.readahead, n);
     core.kick_if_low();
     n

@@ -1,6 +1,8 @@
 //! What is true about a page: its name, its word, its block's row, the set of resident blocks and
 //! the map of regions.
 
+#[cfg(not(loom))]
+pub mod cold;
 pub mod id;
 #[cfg(not(loom))]
 pub mod pins;

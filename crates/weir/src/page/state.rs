@@ -4,20 +4,27 @@
 //! the caller saw; an `Err` carries what was found instead and means that the caller's view is
 //! stale. Kept = the word also names a pool record with the page's bytes as of its hash.
 //!
-//! | from \ to | Absent | Resident | Staged | Same | Pooled |
-//! | - | - | - | - | - | - |
-//! | Absent | - | `try_install` | | | |
-//! | Resident | `try_discard` | `try_drop_kept` | `try_stage` | | |
-//! | Staged | `try_discard` | `try_take_back` | `try_drop_kept` | `try_store_same` | `try_store` |
-//! | Same | `try_discard` | `try_install` | | | |
-//! | Pooled | `try_discard` | `try_install` (kept or not) | | | `try_rehandle` |
+//! | from \ to | Absent | Resident | Staged | Same | Pooled | Swapped |
+//! | - | - | - | - | - | - | - |
+//! | Absent | - | `try_install` | | | | |
+//! | Resident | `try_discard` | `try_drop_kept` | `try_stage` | | | |
+//! | Staged | `try_discard` | `try_take_back` | `try_drop_kept`, `try_begin_write` | `try_store_same` | `try_store` | `try_store_slot`, `try_swap_out` |
+//! | Same | `try_discard` | `try_install` | | | | |
+//! | Pooled | `try_discard` | `try_install` (kept or not) | | | `try_rehandle`, `try_begin_write` | `try_swap_out` |
+//! | Swapped | `try_discard` | `try_install` (kept or not) | | | | `try_begin_read`, `try_reslot` |
 //!
 //! `try_rehandle` (pool compaction) also applies to a kept record. `PINNED` (mlock) survives
 //! every transition but `try_discard`.
 //!
-//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress), 24..64 handle.
+//! **Tags.** Reads and writes of the swap file happen without the block's lock. Whoever has one under way for a page
+//! writes his number into its word, and finds it there afterwards or drops what he did: every transition but
+//! `try_rehandle` clears it. So a fault that takes a page back cancels its write, and a page that was given up while it
+//! was read stays given up.
+//!
+//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress), 6 the kept copy is a slot of the swap file,
+//! 8..16 tag, 24..64 handle or slot.
 
-use super::id::Handle;
+use super::id::{Handle, SlotId};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Where a page's bytes are.
@@ -34,13 +41,19 @@ pub enum State {
     Same = 3,
     /// Compressed in RAM.
     Pooled = 4,
+    /// In the swap file alone.
+    Swapped = 5,
 }
 
 const STATE: u64 = 7;
 const KEPT: u64 = 1 << 3;
 const PINNED: u64 = 1 << 4;
 const STUCK: u64 = 1 << 5;
+const SLOT: u64 = 1 << 6;
+const TAG_SHIFT: u32 = 8;
+const TAG: u64 = 0xff << TAG_SHIFT;
 const HANDLE_SHIFT: u32 = 24;
+const HANDLE: u64 = u64::MAX << HANDLE_SHIFT;
 
 /// A value of a page word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +71,7 @@ impl Word {
             2 => State::Staged,
             3 => State::Same,
             4 => State::Pooled,
+            5 => State::Swapped,
             _ => State::Absent,
         }
     }
@@ -65,14 +79,33 @@ impl Word {
     /// The pool record that the word names: of a pooled page, or the kept copy of one in a frame.
     #[inline]
     pub fn handle(self) -> Option<Handle> {
-        (self.0 & STATE == State::Pooled as u64 || self.0 & KEPT != 0)
-            .then_some(Handle(self.0 >> HANDLE_SHIFT))
+        let pooled = self.0 & STATE == State::Pooled as u64;
+        (pooled || self.0 & (KEPT | SLOT) == KEPT).then_some(Handle(self.0 >> HANDLE_SHIFT))
     }
 
-    /// The kept copy of a page in a frame.
+    /// The pool record kept of a page in a frame.
     #[inline]
     pub fn kept(self) -> Option<Handle> {
-        (self.0 & KEPT != 0).then_some(Handle(self.0 >> HANDLE_SHIFT))
+        (self.0 & (KEPT | SLOT) == KEPT).then_some(Handle(self.0 >> HANDLE_SHIFT))
+    }
+
+    /// The slot of the swap file that the word names: of a swapped page, or the kept copy of one in a frame.
+    #[inline]
+    pub fn slot(self) -> Option<SlotId> {
+        let swapped = self.0 & STATE == State::Swapped as u64;
+        (swapped || self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SlotId((self.0 >> HANDLE_SHIFT) as u32))
+    }
+
+    /// The slot kept of a page in a frame.
+    #[inline]
+    pub fn kept_slot(self) -> Option<SlotId> {
+        (self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SlotId((self.0 >> HANDLE_SHIFT) as u32))
+    }
+
+    /// Whose read or write of this page is under way; 0: nobody's.
+    #[inline]
+    pub fn tag(self) -> u8 {
+        (self.0 >> TAG_SHIFT) as u8
     }
 
     /// Locked in memory by the program.
@@ -87,15 +120,14 @@ impl Word {
         self.0 & STUCK != 0
     }
 
-    fn make(self, state: State, handle: Option<Handle>, keep_flags: u64) -> Word {
-        let mut w = state as u64 | self.0 & keep_flags;
-        if let Some(h) = handle {
-            w |= h.0 << HANDLE_SHIFT;
-            if state != State::Pooled {
-                w |= KEPT;
-            }
-        }
-        Word(w)
+    /// A word with these flags of the old one, and no copy.
+    fn bare(self, state: State, keep_flags: u64) -> u64 {
+        state as u64 | self.0 & keep_flags
+    }
+
+    /// The bits of the kept copy.
+    fn copy(self) -> u64 {
+        if self.0 & KEPT != 0 { self.0 & (KEPT | SLOT | HANDLE) } else { 0 }
     }
 }
 
@@ -124,52 +156,109 @@ impl PageWord<'_> {
         self.go(from, to)
     }
 
-    /// Absent, Same or Pooled to Resident, after the frame was mapped. `keep`: the pool record
+    /// Absent, Same, Pooled or Swapped to Resident, after the frame was mapped. `keep`: the record
     /// stays as a kept copy; otherwise the caller frees it.
     pub fn try_install(self, from: Word, keep: bool) -> Transition {
-        let handle = if keep && from.state() == State::Pooled { from.handle() } else { None };
-        let to = from.make(State::Resident, handle, PINNED);
-        self.only(from, &[State::Absent, State::Same, State::Pooled], to)
+        let copy = match from.state() {
+            State::Pooled if keep => KEPT | from.0 & HANDLE,
+            State::Swapped if keep => KEPT | SLOT | from.0 & HANDLE,
+            _ => 0,
+        };
+        let to = Word(from.bare(State::Resident, PINNED) | copy);
+        self.only(from, &[State::Absent, State::Same, State::Pooled, State::Swapped], to)
     }
 
     /// Resident to Staged, after the page was moved into its block's window.
     pub fn try_stage(self, from: Word) -> Transition {
-        self.only(from, &[State::Resident], from.make(State::Staged, from.kept(), PINNED))
+        self.only(from, &[State::Resident], Word(from.bare(State::Staged, PINNED) | from.copy()))
     }
 
     /// Staged to Resident, after the frame was moved back.
     pub fn try_take_back(self, from: Word) -> Transition {
-        self.only(from, &[State::Staged], from.make(State::Resident, from.kept(), PINNED | STUCK))
+        let to = Word(from.bare(State::Resident, PINNED | STUCK) | from.copy());
+        self.only(from, &[State::Staged], to)
     }
 
     /// Staged to Staged, remembering that the page does not compress. A kept copy must be dropped
     /// first.
     pub fn try_mark_stuck(self, from: Word) -> Transition {
-        self.only(from, &[State::Staged], Word(from.0 | STUCK))
+        self.only(from, &[State::Staged], Word(from.0 & !TAG | STUCK))
     }
 
     /// Staged to Same. A kept copy must be dropped first.
     pub fn try_store_same(self, from: Word) -> Transition {
-        self.only(from, &[State::Staged], from.make(State::Same, None, PINNED))
+        self.only(from, &[State::Staged], Word(from.bare(State::Same, PINNED)))
     }
 
     /// Staged to Pooled, with a fresh record or the unchanged kept one.
     pub fn try_store(self, from: Word, handle: Handle) -> Transition {
-        self.only(from, &[State::Staged], from.make(State::Pooled, Some(handle), PINNED))
+        let to = Word(from.bare(State::Pooled, PINNED) | handle.0 << HANDLE_SHIFT);
+        self.only(from, &[State::Staged], to)
     }
 
-    /// Forgets the kept copy of a page in a frame; the caller frees the record.
+    /// Staged to Swapped, when the slot kept of it is still true.
+    pub fn try_store_slot(self, from: Word) -> Transition {
+        if from.kept_slot().is_none() {
+            return Err(self.load());
+        }
+        let to = Word(from.bare(State::Swapped, PINNED) | from.0 & HANDLE);
+        self.only(from, &[State::Staged], to)
+    }
+
+    /// Forgets the kept copy of a page in a frame; the caller frees the record or slot.
     pub fn try_drop_kept(self, from: Word) -> Transition {
-        let to = Word(from.0 & !(KEPT | u64::MAX << HANDLE_SHIFT));
+        let to = Word(from.0 & !(KEPT | SLOT | TAG | HANDLE));
         self.only(from, &[State::Resident, State::Staged], to)
     }
 
-    /// The record moved within the pool.
+    /// The record moved within the pool. A write of it that is under way goes on.
     pub fn try_rehandle(self, from: Word, new: Handle) -> Transition {
         if from.handle().is_none() {
             return Err(self.load());
         }
-        self.go(from, Word(from.0 & !(u64::MAX << HANDLE_SHIFT) | new.0 << HANDLE_SHIFT))
+        self.go(from, Word(from.0 & !HANDLE | new.0 << HANDLE_SHIFT))
+    }
+
+    /// A Swapped page is about to be read, or its record to be moved, by `tag` (not 0); nobody else is at it.
+    pub fn try_begin_read(self, from: Word, tag: u8) -> Transition {
+        self.tagged(from, &[State::Swapped], tag)
+    }
+
+    /// A Pooled page, or a Staged one without a kept copy, is about to be written by `tag` (not 0).
+    pub fn try_begin_write(self, from: Word, tag: u8) -> Transition {
+        if from.0 & KEPT != 0 {
+            return Err(self.load());
+        }
+        self.tagged(from, &[State::Pooled, State::Staged], tag)
+    }
+
+    fn tagged(self, from: Word, allowed: &[State], tag: u8) -> Transition {
+        if from.tag() != 0 || tag == 0 {
+            return Err(self.load());
+        }
+        self.only(from, allowed, Word(from.0 | u64::from(tag) << TAG_SHIFT))
+    }
+
+    /// A read or write came to nothing: the page stays what it is.
+    pub fn try_end_io(self, from: Word) -> Transition {
+        self.go(from, Word(from.0 & !TAG))
+    }
+
+    /// Pooled or Staged to Swapped, after `tag` has written it; the caller gives up its record or frame.
+    pub fn try_swap_out(self, from: Word, slot: SlotId, tag: u8) -> Transition {
+        if from.tag() != tag || tag == 0 {
+            return Err(self.load());
+        }
+        let to = Word(from.bare(State::Swapped, PINNED) | u64::from(slot.0) << HANDLE_SHIFT);
+        self.only(from, &[State::Pooled, State::Staged], to)
+    }
+
+    /// `tag` has moved the record within the swap file.
+    pub fn try_reslot(self, from: Word, slot: SlotId, tag: u8) -> Transition {
+        if from.tag() != tag || tag == 0 {
+            return Err(self.load());
+        }
+        self.only(from, &[State::Swapped], Word(from.0 & !(HANDLE | TAG) | u64::from(slot.0) << HANDLE_SHIFT))
     }
 
     /// Anything to Absent; the caller gives up frame and record.
@@ -179,12 +268,12 @@ impl PageWord<'_> {
 
     /// Sets or clears the pinned flag.
     pub fn try_pin(self, from: Word, on: bool) -> Transition {
-        self.go(from, Word(if on { from.0 | PINNED } else { from.0 & !PINNED }))
+        self.go(from, Word(if on { from.0 & !TAG | PINNED } else { from.0 & !(PINNED | TAG) }))
     }
 
     /// Writes a word that a moved page brings along (`mremap`); the place must be Absent.
     pub fn try_adopt(self, word: Word) -> Transition {
-        self.go(Word::ABSENT, word)
+        self.go(Word::ABSENT, Word(word.0 & !TAG))
     }
 }
 
@@ -238,6 +327,62 @@ mod tests {
         assert!(w.try_take_back(r).is_err());
         assert!(w.try_install(r, false).is_err());
         assert_eq!(w.load(), r);
+    }
+
+    #[test]
+    fn a_page_goes_to_the_swap_file_and_comes_back_keeping_its_slot() {
+        let cell = AtomicU64::new(0);
+        let w = PageWord(&cell);
+        let r = w.try_install(w.load(), false).unwrap();
+        let p = w.try_store(w.try_stage(r).unwrap(), Handle(9)).unwrap();
+        let t = w.try_begin_write(p, 3).unwrap();
+        assert_eq!((t.state(), t.tag(), t.handle(), t.slot()), (State::Pooled, 3, Some(Handle(9)), None));
+        assert_eq!(w.try_begin_write(t, 4), Err(t), "somebody is at it");
+        assert_eq!(w.try_swap_out(t, SlotId(7), 4), Err(t), "not his write");
+        let moved = w.try_rehandle(t, Handle(10)).unwrap();
+        assert_eq!((moved.tag(), moved.handle()), (3, Some(Handle(10))));
+        let s = w.try_swap_out(moved, SlotId(u32::MAX), 3).unwrap();
+        assert_eq!(
+            (s.state(), s.tag(), s.handle(), s.slot()),
+            (State::Swapped, 0, None, Some(SlotId(u32::MAX)))
+        );
+        let reading = w.try_begin_read(s, 255).unwrap();
+        assert_eq!((reading.tag(), reading.slot()), (255, s.slot()));
+        let k = w.try_install(reading, true).unwrap();
+        assert_eq!((k.state(), k.tag()), (State::Resident, 0));
+        assert_eq!((k.kept(), k.handle(), k.kept_slot(), k.slot()), (None, None, s.slot(), s.slot()));
+        let out = w.try_store_slot(w.try_stage(k).unwrap()).unwrap();
+        assert_eq!((out.state(), out.slot(), out.kept_slot()), (State::Swapped, s.slot(), None));
+        let reading = w.try_begin_read(out, 1).unwrap();
+        let elsewhere = w.try_reslot(reading, SlotId(5), 1).unwrap();
+        assert_eq!(
+            (elsewhere.state(), elsewhere.tag(), elsewhere.slot()),
+            (State::Swapped, 0, Some(SlotId(5)))
+        );
+        assert_eq!(w.try_install(elsewhere, false).unwrap().slot(), None);
+    }
+
+    #[test]
+    fn whatever_happens_to_a_page_cancels_the_write_or_read_that_is_under_way() {
+        let (cell, other) = (AtomicU64::new(0), AtomicU64::new(0));
+        let w = PageWord(&cell);
+        let staged = w.try_stage(w.try_install(Word::ABSENT, false).unwrap()).unwrap();
+        let t = w.try_begin_write(staged, 3).unwrap();
+        let back = w.try_take_back(t).unwrap();
+        assert_eq!((back.state(), back.tag()), (State::Resident, 0));
+        let t = w.try_begin_write(w.try_stage(back).unwrap(), 3).unwrap();
+        assert_eq!(w.try_mark_stuck(t).unwrap().tag(), 0);
+        let t = w.try_begin_write(w.load(), 3).unwrap();
+        assert_eq!(w.try_pin(t, true).unwrap().tag(), 0);
+        let t = w.try_begin_write(w.load(), 3).unwrap();
+        let s = w.try_swap_out(t, SlotId(1), 3).unwrap();
+        let t = w.try_begin_read(s, 8).unwrap();
+        assert_eq!(PageWord(&other).try_adopt(t).unwrap(), s, "the read is not the new place's");
+        assert_eq!(w.try_end_io(t).unwrap(), s);
+        assert_eq!(w.try_discard(w.try_begin_read(s, 8).unwrap()).unwrap(), Word::ABSENT);
+        assert!(w.try_begin_read(Word::ABSENT, 8).is_err());
+        assert!(w.try_begin_write(Word::ABSENT, 8).is_err());
+        assert!(w.try_store_slot(staged).is_err());
     }
 
     #[test]

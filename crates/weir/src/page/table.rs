@@ -75,6 +75,8 @@ const CHARGED: u64 = 1;
 const REST_SHIFT: u32 = 8;
 const LEVEL_SHIFT: u32 = 16;
 const REST_MASK: u64 = 0xff;
+/// In the flags word, upper half: the next block in the queue of pooled blocks, see [`super::cold`].
+const NEXT_SHIFT: u32 = 32;
 /// Most turns: 64. Contents change without our knowing, so no block is given up for good.
 const LEVEL_MAX: u64 = 6;
 
@@ -181,12 +183,24 @@ impl<'a> BlockRow<'a> {
     /// The block's pages did not compress (or did): leave it alone for twice as many turns as last
     /// time (or none). Under the lock.
     pub fn set_rest(self, stuck: bool) {
-        let flags = &self.0.w64[3];
-        let v = flags.load(Ordering::Relaxed);
-        let level = if stuck { ((v >> LEVEL_SHIFT & REST_MASK) + 1).min(LEVEL_MAX) } else { 0 };
-        let turns = if stuck { 1 << level } else { 0 };
-        let kept = v & !(REST_MASK << REST_SHIFT | REST_MASK << LEVEL_SHIFT);
-        flags.store(kept | turns << REST_SHIFT | level << LEVEL_SHIFT, Ordering::Relaxed);
+        let change = |v: u64| {
+            let level = if stuck { ((v >> LEVEL_SHIFT & REST_MASK) + 1).min(LEVEL_MAX) } else { 0 };
+            let turns = if stuck { 1 << level } else { 0 };
+            let kept = v & !(REST_MASK << REST_SHIFT | REST_MASK << LEVEL_SHIFT);
+            Some(kept | turns << REST_SHIFT | level << LEVEL_SHIFT)
+        };
+        let _ = self.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// Link of the queue of pooled blocks; owned by that queue's lock.
+    pub fn next_cold(self) -> u32 {
+        (self.0.w64[3].load(Ordering::Relaxed) >> NEXT_SHIFT) as u32
+    }
+
+    /// Sets the link.
+    pub fn set_next_cold(self, next: u32) {
+        let change = |v: u64| Some(v & !(u64::from(u32::MAX) << NEXT_SHIFT) | u64::from(next) << NEXT_SHIFT);
+        let _ = self.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
     /// Reclaim's clock (32 bits) when the block last went out; 0 when it never did.

@@ -34,22 +34,15 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
         if state == State::Resident {
             resident |= 1 << i;
         }
-        if let Some(h) = found.kept() {
-            let _ = word.try_drop_kept(found);
-            core.free_record(h);
-            core.count_kept(-1);
-        }
-        if matches!(state, State::Staged | State::Same | State::Pooled) {
+        if matches!(state, State::Staged | State::Same | State::Pooled | State::Swapped) {
             if state == State::Staged {
                 staged |= 1 << i;
             }
-            if state == State::Pooled
-                && let Some(h) = found.handle()
-            {
-                core.free_record(h);
-            }
-            let _ = word.try_discard(word.load());
+            let _ = word.try_discard(found);
+            core.free_copy(found);
             gone += 1;
+        } else if word.try_drop_kept(found).is_ok() {
+            core.free_copy(found);
         }
     }
     if staged != 0

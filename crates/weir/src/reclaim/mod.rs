@@ -10,14 +10,16 @@ pub mod lift;
 pub mod room;
 pub mod store;
 pub mod unmap;
+pub mod writeback;
 
 use crate::door::Pager;
 use crate::page::BlockId;
 use crate::shared::Core;
 use crate::sync::Ordering;
 use compress::Bench;
-use store::store_window;
+use store::{Portion, store_window};
 use unmap::{Unmapped, unmap};
+use writeback::Out;
 
 /// What one batch achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +59,11 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
         Effort::Own => core.staged_mark().max(want).min(core.staged.pages() + 2 * want),
         Effort::Direct => want,
     };
+    let mut out = Out::new(core);
+    out.relieve_pool(core);
     for _ in 0..TRIES {
-        if batch.freed >= want {
+        // A batch for the swap file that has begun is filled up.
+        if batch.freed + out.freed + out.promised() >= want && !out.is_partial() {
             break;
         }
         // 3. Victims: unmap until the second chance is long enough. 4. By one
@@ -78,10 +83,15 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
             batch.idle = starved;
             break;
         };
-        let stored = store_window(core, bench, block, want - batch.freed, effort == Effort::Background);
+        let most = want.saturating_sub(batch.freed + out.freed).max(out.wants());
+        let polite = effort == Effort::Background;
+        let stored = store_window(core, bench, &mut out, block, Portion { most, polite });
         batch.freed += stored.freed;
         batch.kept += stored.given_back;
     }
+    // 9. What goes to the swap file: written without any lock held.
+    out.finish(core);
+    batch.freed += out.freed;
     batch
 }
 

@@ -1,7 +1,10 @@
-//! Store: the staged pages of a window leave their frames, a few under each hold of the lock.
+//! Store: the staged pages of a window leave their frames, a few under each hold of the lock. Pages that do not
+//! compress, or for which the pool has no room, go to the batch for the swap file, where there is one, and their window is
+//! then the batch's to finish.
 
 use super::compress::{Bench, Form, compress};
 use super::room::make_room;
+use super::writeback::{Out, Pushed};
 use crate::door::{Pager, with_frame};
 use crate::limits::STORE_PER_HOLD;
 use crate::page::id::next_run;
@@ -11,7 +14,8 @@ use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::tier::pool::{Codec, NoRoom};
-use weir_os::codec;
+use crate::tier::swap;
+use weir_os::codec::{self, PageBytes};
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
 
@@ -32,106 +36,153 @@ const STUCK_SAMPLE: u32 = 8;
 enum Fate {
     Stored,
     GivenBack,
+    /// In the batch for the swap file.
+    Writing,
+    /// The batch is full: the page waits until it is written.
+    Waits,
+}
+
+/// How much to store at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portion {
+    /// Frames to be freed, about.
+    pub most: u32,
+    /// Lets every other thread go first now and then.
+    pub polite: bool,
+}
+
+/// Where a window's pages go on, after some of them.
+struct Step {
+    /// Index of the next page.
+    next: u32,
+    /// Frames to be freed.
+    free: u64,
+    /// Pages to be mapped again.
+    back: u64,
+    /// The batch for the swap file must be written first.
+    full: bool,
 }
 
 /// Stores staged pages of a block taken from the staged queue, frees their frames in ascending
 /// order, and stops after about `most` of them: the block then goes back to the head of the queue.
-/// Faults on the block get in between every few pages, and with `polite` every other thread.
+/// Faults on the block get in between every few pages.
 pub fn store_window<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
+    out: &mut Out<'_, P>,
     block: BlockId,
-    most: u32,
-    polite: bool,
+    portion: Portion,
 ) -> Stored {
     let row = core.table.block(block);
     let mut stored = Stored::default();
-    let mut at = 0;
-    while stored.freed < most {
+    let (mut at, before) = (0, out.pushed());
+    while stored.freed + (out.pushed() - before) < portion.most {
         let guard = row.lock();
         let Some(window) = row.window() else { return stored };
         // The first few pages all stuck: the rest will be like them.
         let given_up = stored.given_back >= STUCK_SAMPLE && stored.freed == 0;
-        let mut free = 0;
-        let (next, back) = if given_up {
-            (64, staged_from(core, block, at))
+        let step = if given_up {
+            Step { next: 64, free: 0, back: staged_from(core, block, at), full: false }
         } else {
-            store_some(core, bench, block, window, at, &mut free)
+            store_some(core, bench, out, block, window, at)
         };
-        core.frames.release(window, free);
-        stored.freed += free.count_ones();
-        stats::add(&core.progress, u64::from(free.count_ones()));
-        if back != 0 {
-            stored.given_back += give_back(core, block, window, back);
+        core.frames.release(window, step.free);
+        stored.freed += step.free.count_ones();
+        stats::add(&core.progress, u64::from(step.free.count_ones()));
+        if step.back != 0 {
+            stored.given_back += give_back(core, block, window, step.back);
         }
-        at = next;
+        at = step.next;
         if at >= 64 && staged_from(core, block, 0) == 0 {
-            row.set_window(None);
-            row.set_rest(stored.given_back > stored.freed);
-            core.frames.put_window(window, 0, 0);
+            end_window(core, block, window, stored.given_back > stored.freed);
+            out.forget(block);
             return stored;
         }
         drop(guard);
-        if polite {
+        if step.full {
+            out.flush(core);
+        }
+        if portion.polite {
             bench.let_others_run();
         }
         if at >= 64 {
-            break; // neither stored nor mapped again (its mapping is changing): another turn
+            break; // being written, or neither stored nor mapped again (its mapping is changing)
         }
     }
-    core.staged.push_front(block);
+    if !out.take_over(core, block) {
+        core.staged.push_front(block);
+    }
     stored
 }
 
-fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
+/// All pages have left their window.
+pub fn end_window<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, stuck: bool) {
+    let row = core.table.block(block);
+    row.set_window(None);
+    row.set_rest(stuck);
+    core.frames.put_window(window, 0, 0);
+}
+
+/// The staged pages of a block from index `at` on. Under its lock.
+pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
     let staged = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Staged;
     (at..64).filter(staged).fold(0, |m, i| m | 1 << i)
 }
 
-/// Stores up to [`STORE_PER_HOLD`] staged pages from index `at` on. Returns where to go on, and the
-/// pages that must be mapped again.
+/// Stores up to [`STORE_PER_HOLD`] staged pages from index `at` on.
 fn store_some<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
+    out: &mut Out<'_, P>,
     block: BlockId,
     window: WindowId,
-    mut at: u32,
-    free: &mut u64,
-) -> (u32, u64) {
-    let (mut done, mut back) = (0, 0);
-    while at < 64 && done < STORE_PER_HOLD {
-        let page = block.page(at);
-        if core.table.word(page).load().state() == State::Staged {
-            match store_page(core, bench, page, window.slot(at)) {
+    at: u32,
+) -> Step {
+    let mut step = Step { next: at, free: 0, back: 0, full: false };
+    let mut done = 0;
+    while step.next < 64 && done < STORE_PER_HOLD {
+        let page = block.page(step.next);
+        let word = core.table.word(page).load();
+        if word.state() == State::Staged && word.tag() == 0 {
+            match store_page(core, bench, out, page, window.slot(step.next)) {
                 Fate::Stored => {
-                    *free |= 1 << at;
+                    step.free |= 1 << step.next;
                     core.staged.sub_pages(1);
                 }
-                Fate::GivenBack => back |= 1 << at,
+                Fate::GivenBack => step.back |= 1 << step.next,
+                Fate::Writing => {}
+                Fate::Waits => {
+                    step.full = true;
+                    return step;
+                }
             }
             done += 1;
         }
-        at += 1;
+        step.next += 1;
     }
-    (at, back)
+    step
 }
 
 /// One page: unchanged, same-filled, compressed, or stuck. Under the block's lock.
-fn store_page<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, slot: Slot) -> Fate {
+fn store_page<P: Pager>(
+    core: &Core<P>,
+    bench: &mut Bench,
+    out: &mut Out<'_, P>,
+    page: PageId,
+    slot: Slot,
+) -> Fate {
     let word = core.table.word(page);
     let mut found = word.load();
-    if let Some(h) = found.kept() {
-        let hash = with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed));
-        let clean = hash == core.table.aux(page);
-        core.kept_was(clean);
-        core.count_kept(-1);
-        if clean {
-            stats::add(&core.stats.out_clean, 1);
-            let _ = word.try_store(found, h);
-            return Fate::Stored;
+    if found.kept().is_some() || found.kept_slot().is_some() {
+        if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
+            return store_unchanged(core, page, found);
         }
-        core.free_record(h);
-        found = word.try_drop_kept(found).unwrap_or(found);
+        if found.kept().is_some() {
+            core.kept_was(false);
+        }
+        let dropped = word.try_drop_kept(found);
+        core.free_copy(found);
+        found = dropped.unwrap_or(found);
     }
     let form = with_frame(&core.pager, slot, |bytes| compress(bench, core.codec, bytes));
     match form {
@@ -141,19 +192,52 @@ fn store_page<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, slot: S
             let _ = word.try_store_same(found);
             Fate::Stored
         }
-        Form::Record(codec, bytes) => store_record(core, page, found, codec, bytes),
+        Form::Record(codec, bytes) => store_record(core, out, page, found, codec, bytes),
         Form::Stuck => {
-            stats::add(&core.stats.out_stuck, 1);
-            let _ = word.try_mark_stuck(found);
-            Fate::GivenBack
+            let write = |bytes: &mut PageBytes| out.push(core, page, found, swap::Codec::Raw, bytes);
+            match with_frame(&core.pager, slot, write) {
+                Pushed::Yes => Fate::Writing,
+                Pushed::Full => Fate::Waits,
+                Pushed::No => {
+                    stats::add(&core.stats.out_stuck, 1);
+                    let _ = word.try_mark_stuck(found);
+                    Fate::GivenBack
+                }
+            }
         }
     }
 }
 
-fn store_record<P: Pager>(core: &Core<P>, page: PageId, found: Word, codec: Codec, bytes: &[u8]) -> Fate {
+/// The kept copy is still true: it is the page again.
+fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate {
+    let word = core.table.word(page);
+    if let Some(handle) = found.kept() {
+        core.kept_was(true);
+        core.count_kept(-1);
+        stats::add(&core.stats.out_clean, 1);
+        let _ = word.try_store(found, handle);
+        core.note_pooled(page.block());
+    } else if let Some(swapping) = &core.swapping {
+        swapping.count_kept(-1);
+        stats::add(&core.stats.swap_clean, 1);
+        let _ = word.try_store_slot(found);
+    }
+    Fate::Stored
+}
+
+fn store_record<P: Pager>(
+    core: &Core<P>,
+    out: &mut Out<'_, P>,
+    page: PageId,
+    found: Word,
+    codec: Codec,
+    bytes: &[u8],
+) -> Fate {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
     let mut result = store();
+    // With a swap file compaction is the background thread's alone.
     if let Err(NoRoom::Share | NoRoom::Frames) = result
+        && (!out.usable() || core.kept() > 0)
         && make_room(core)
     {
         result = store();
@@ -163,9 +247,17 @@ fn store_record<P: Pager>(core: &Core<P>, page: PageId, found: Word, codec: Code
             stats::add(&core.stats.pool_out, 1);
             count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
             let _ = core.table.word(page).try_store(found, handle);
+            core.note_pooled(page.block());
             Fate::Stored
         }
-        Err(_) => Fate::GivenBack,
+        Err(_) => {
+            out.note_no_room();
+            match out.push(core, page, found, codec.into(), bytes) {
+                Pushed::Yes => Fate::Writing,
+                Pushed::Full => Fate::Waits,
+                Pushed::No => Fate::GivenBack,
+            }
+        }
     }
 }
 

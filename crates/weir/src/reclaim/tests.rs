@@ -2,8 +2,9 @@
 
 use super::compress::Bench;
 use super::discard::{Depth, discard};
-use super::store::store_window;
+use super::store::{Portion, Stored, store_window};
 use super::unmap::{Unmapped, unmap};
+use super::writeback::Out;
 use crate::config::Codec;
 use crate::fault::{self, Outcome, Strides};
 use crate::page::state::State;
@@ -42,6 +43,13 @@ fn fill_block(core: &Core<FakePager>, block: u32, f: impl Fn(u32, &mut [u8; 4096
     }
 }
 
+fn store(core: &Core<FakePager>, bench: &mut Bench, block: BlockId) -> Stored {
+    let mut out = Out::new(core);
+    let stored = store_window(core, bench, &mut out, block, Portion { most: u32::MAX, polite: false });
+    out.finish(core);
+    stored
+}
+
 fn text(i: u32, p: &mut [u8; 4096]) {
     p.iter_mut().enumerate().for_each(|(k, b)| *b = ((k as u32 / 16 * (i % 40 + 3)) % 50) as u8 + b'0');
 }
@@ -52,7 +60,7 @@ fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash
     fill_block(&core, 0, text);
     assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(64));
     assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 1);
-    let out = store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    let out = store(&core, &mut bench, core.staged.pop().unwrap());
     assert_eq!((out.freed, out.given_back), (64, 0));
     let census = core.validate(1024).unwrap();
     assert_eq!(census.pooled, 64);
@@ -65,7 +73,7 @@ fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash
     }
     let compressed = core.stats.pool_out.load(Ordering::Relaxed);
     unmap(&core, BlockId(0));
-    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    store(&core, &mut bench, core.staged.pop().unwrap());
     let clean = core.stats.out_clean.load(Ordering::Relaxed);
     assert!(clean > 32, "{clean} pages were found unchanged");
     assert_eq!(core.stats.pool_out.load(Ordering::Relaxed) - compressed, 64 - clean);
@@ -77,13 +85,13 @@ fn a_changed_page_is_compressed_again_and_its_old_record_freed() {
     let (core, mut bench) = (core(), Bench::new());
     fill_block(&core, 0, text);
     unmap(&core, BlockId(0));
-    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    store(&core, &mut bench, core.staged.pop().unwrap());
     for i in 0..64 {
         let _ = fault::resolve(&core, &Strides::default(), PageId(i), 1);
     }
     core.pager.write(PageId(40), |p| p[4000] ^= 1);
     unmap(&core, BlockId(0));
-    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    store(&core, &mut bench, core.staged.pop().unwrap());
     core.validate(1024).unwrap();
     fault::resolve(&core, &Strides::default(), PageId(40), 1);
     let mut want = [0; 4096];
@@ -97,7 +105,7 @@ fn same_filled_pages_take_no_room_at_all() {
     let (core, mut bench) = (core(), Bench::new());
     fill_block(&core, 1, |i, p| p.fill(i as u8));
     unmap(&core, BlockId(1));
-    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    store(&core, &mut bench, core.staged.pop().unwrap());
     assert_eq!(core.validate(1024).unwrap().same, 64);
     assert_eq!(core.pool.owned(), 0);
     fault::resolve(&core, &Strides::default(), BlockId(1).page(9), 1);
@@ -131,7 +139,7 @@ fn incompressible_pages_are_given_back_and_left_alone_for_a_while() {
         .collect();
     fill_block(&core, 3, |i, p| p.copy_from_slice(&noise[i as usize * 4096..][..4096]));
     unmap(&core, BlockId(3));
-    let out = store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    let out = store(&core, &mut bench, core.staged.pop().unwrap());
     assert_eq!((out.freed, out.given_back), (0, 64));
     assert!(core.stats.out_stuck.load(Ordering::Relaxed) <= 8, "the rest was given back untried");
     assert_eq!(unmap(&core, BlockId(3)), Unmapped::Nothing, "it rests");
@@ -177,7 +185,7 @@ fn scattered_pages_of_neighbours_are_lifted_by_one_call_and_come_back() {
     assert!(matches!(fault::resolve(&core, &Strides::default(), PageId(7), 1), Outcome::Installed(_)));
     core.validate(1024).unwrap();
     while let Some(block) = core.staged.pop() {
-        store_window(&core, &mut bench, block, u32::MAX, false);
+        store(&core, &mut bench, block);
     }
     core.validate(1024).unwrap();
     for page in [7, 8, 5, 511] {
@@ -284,7 +292,7 @@ fn discarding_gives_frames_records_and_staged_frames_back() {
         fill_block(&core, b, text);
     }
     unmap(&core, BlockId(0));
-    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    store(&core, &mut bench, core.staged.pop().unwrap());
     unmap(&core, BlockId(1));
     for b in 0..3 {
         assert_eq!(discard(&core, BlockId(b), u64::MAX, Depth::All), 64);
@@ -293,7 +301,7 @@ fn discarding_gives_frames_records_and_staged_frames_back() {
     assert_eq!(census, crate::shared::Census::default());
     assert_eq!(core.pool.owned(), 0);
     // The window of block 1 is still queued, with nothing in it.
-    let out = store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    let out = store(&core, &mut bench, core.staged.pop().unwrap());
     assert_eq!((out.freed, out.given_back), (0, 0));
     assert_eq!(core.frames.free(), core.frames.existing());
     core.validate(1024).unwrap();
@@ -304,7 +312,7 @@ fn a_damaged_record_is_reported_and_not_mapped() {
     let (core, mut bench) = (core(), Bench::new());
     fill_block(&core, 0, text);
     unmap(&core, BlockId(0));
-    store_window(&core, &mut bench, core.staged.pop().unwrap(), u32::MAX, false);
+    store(&core, &mut bench, core.staged.pop().unwrap());
     let h = core.table.word(PageId(20)).load().handle().unwrap();
     crate::door::with_bytes(&core.pager, (h.0 as usize) << 4, 8, |b| b[6] ^= 0xff);
     assert_eq!(fault::resolve(&core, &Strides::default(), PageId(20), 1), Outcome::Lost);

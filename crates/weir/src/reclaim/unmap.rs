@@ -204,9 +204,6 @@ fn dropped_behind_our_back<P: Pager>(core: &Core<P>, page: PageId) {
         if found.pinned() {
             core.pinned.fetch_sub(1, Ordering::Relaxed);
         }
-        if let Some(h) = found.kept() {
-            core.free_record(h);
-            core.count_kept(-1);
-        }
+        core.free_copy(found);
     }
 }

@@ -230,6 +230,25 @@ impl Pool {
         if ok { Ok(()) } else { Err(Damaged) }
     }
 
+    /// Lends a record's bytes as they are. `Err` as for `expand`.
+    pub fn lend<P: Pager, R>(
+        &self,
+        pager: &P,
+        handle: Handle,
+        page: PageId,
+        f: impl FnOnce(Codec, &[u8]) -> R,
+    ) -> Result<R, Damaged> {
+        let (len, codec) = self.header(pager, handle, page)?;
+        Ok(with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| f(codec, src)))
+    }
+
+    /// Whether it has its whole share of windows, and less than one part in `share` of them holds no record.
+    pub fn is_tight(&self, share: u64) -> bool {
+        let owned = u64::from(self.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
+        let vacant = owned.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
+        self.owned() >= self.limit() && vacant < owned / share
+    }
+
     fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), Damaged> {
         let h = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b));
         let len = (h >> 32 & 0x1fff) as usize;

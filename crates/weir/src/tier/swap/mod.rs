@@ -221,6 +221,26 @@ impl<D: BlockIo> Swap<D> {
         cache.give_back(&self.shared, CACHE_MAX);
     }
 
+    /// Byte offset in the file at which a slot's record lies; `None`: it names none.
+    pub fn offset_of(&self, slot: SlotId) -> Option<u64> {
+        self.shared.locate(slot).map(|at| at.offset)
+    }
+
+    /// The page that the slot table knows for a record; the caller's page word alone says whether it is true.
+    pub fn page_of(&self, slot: SlotId) -> Option<PageId> {
+        self.shared.locate(slot).map(|at| at.page)
+    }
+
+    /// Slots that the slot table has: their numbers are below.
+    pub fn slots(&self) -> u32 {
+        self.shared.slot_count()
+    }
+
+    /// Whether no other process takes part.
+    pub fn alone(&self) -> bool {
+        self.shared.alone(self.row())
+    }
+
     /// References to a record, of all processes; 0 for a slot that names none.
     pub fn references(&self, slot: SlotId) -> u64 {
         self.shared.refs(slot)

@@ -1,0 +1,323 @@
+//! Pages come in from the swap file: tagged under their block's lock, read without it, installed under it again if their
+//! words are still as they were left.
+//!
+//! Room is taken before the tags: somebody who waits for a tag to go must never wait for reclaim. What happened to
+//! a page meanwhile (given up, moved by `mremap`) shows in its word, and what was read for it is dropped.
+
+use super::install::{self, KEPT_FOR_POOL};
+use crate::door::{Pager, with_frame};
+use crate::frames::Run;
+use crate::limits::FREE_RESERVE;
+use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
+use crate::page::resident::Arrival;
+use crate::page::state::{State, Word};
+use crate::page::{BlockId, PageId, Slot, SlotId};
+use crate::shared::swapping::{Desk, Swapping, expand};
+use crate::shared::{Core, count};
+use crate::sync::Ordering;
+use crate::tier::swap::{Codec, SwapError};
+use weir_os::codec::{self, PageBytes};
+use weir_os::mem::PAGE_BYTES;
+use weir_os::sys::Errno;
+use weir_os::uffd::Wake;
+
+/// What became of the pages asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fetched {
+    /// Mask of installed pages.
+    pub installed: u64,
+    /// Mask of pages that cannot be read, or whose record is damaged.
+    pub lost: u64,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a fetch ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// With what is installed or lost; nothing means that the first page is not in the swap file any more.
+    #[default]
+    Done,
+    /// No frame, or the page could not be mapped: reclaim, then try again.
+    NoFrames,
+    /// Somebody else is reading or moving the first page: wait, then look again.
+    Busy,
+}
+
+/// Frames for the pages to come.
+enum Room {
+    /// One that does not exist yet.
+    Credit,
+    /// These.
+    Frames(Run),
+}
+
+/// Pages being read: in the order of their frames.
+struct Job {
+    pages: [(PageId, SlotId); BLOCK_PAGES as usize],
+    /// Their words, with our tag.
+    words: [Word; BLOCK_PAGES as usize],
+    n: usize,
+    /// By place: read and expanded; not to be had.
+    ready: u64,
+    lost: u64,
+    keeps: bool,
+}
+
+/// See [`Swapping::arrivals`].
+pub fn arrivals<P: Pager>(core: &Core<P>) -> u32 {
+    core.swapping.as_ref().map_or(0, Swapping::arrivals)
+}
+
+/// See [`Swapping::wait`].
+pub fn wait<P: Pager>(core: &Core<P>, seen: u32) {
+    if let Some(s) = &core.swapping {
+        s.wait(seen, &core.stats);
+    }
+}
+
+/// Why a page was lost last.
+pub fn loss<P: Pager>(core: &Core<P>) -> SwapError {
+    match core.swapping.as_ref().map_or(0, |s| s.loss.load(Ordering::Relaxed)) {
+        0 => SwapError::Damaged,
+        errno => SwapError::Read(Errno(errno as i32)),
+    }
+}
+
+fn note_loss<P: Pager>(s: &Swapping<P::Disk>, e: Option<SwapError>) {
+    let errno = if let Some(SwapError::Read(errno)) = e { errno.0 as u32 } else { 0 };
+    s.loss.store(errno, Ordering::Relaxed);
+}
+
+/// Brings in pages of `mask` that are in the swap file: `first` in any case, the others as far as there are frames to
+/// spare and nobody else is at them. Under no lock.
+pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Fetched {
+    let Some(s) = &core.swapping else { return Fetched::default() };
+    let mut desk = s.desk();
+    let Some(room) = take_room(core, mask.count_ones()) else {
+        return Fetched { end: End::NoFrames, ..Fetched::default() };
+    };
+    let most = match &room {
+        Room::Credit => 1,
+        Room::Frames(run) => run.n,
+    };
+    let mut job = match begin(core, block, mask, first, most, desk.tag) {
+        Ok(job) => job,
+        Err(end) => {
+            give_room_back(core, &room);
+            return Fetched { end, ..Fetched::default() };
+        }
+    };
+    job.keeps = s.keeps_slots();
+    let got = match room {
+        Room::Credit => one(core, s, block, &mut desk, &mut job),
+        Room::Frames(run) => many(core, s, block, &mut desk, &mut job, &run),
+    };
+    s.announce();
+    got
+}
+
+/// Frames for up to `wanted` pages: as many as readahead may have, one at least.
+fn take_room<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Room> {
+    core.demand.note(wanted);
+    let spare = core.available().saturating_sub(KEPT_FOR_POOL);
+    if spare == 0 {
+        return None;
+    }
+    if (wanted == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
+        return Some(Room::Credit);
+    }
+    let n = wanted.min(spare.saturating_sub(FREE_RESERVE).max(1));
+    core.frames.take_run(n).map(Room::Frames)
+}
+
+fn give_room_back<P: Pager>(core: &Core<P>, room: &Room) {
+    match room {
+        Room::Credit => core.frames.vanished(1),
+        Room::Frames(run) => core.frames.put_back(run.slot, run.n),
+    }
+}
+
+/// Tags the pages, `first` before those behind it before the others.
+fn begin<P: Pager>(
+    core: &Core<P>,
+    block: BlockId,
+    mask: u64,
+    first: u32,
+    most: u32,
+    tag: u8,
+) -> Result<Job, End> {
+    const NONE: (PageId, SlotId) = (PageId(0), SlotId(0));
+    let mut job = Job {
+        pages: [NONE; BLOCK_PAGES as usize],
+        words: [Word::ABSENT; BLOCK_PAGES as usize],
+        n: 0,
+        ready: 0,
+        lost: 0,
+        keeps: false,
+    };
+    let row = core.table.block(block);
+    let _guard = row.lock();
+    let mask = mask & row.valid();
+    for index in (0..BLOCK_PAGES).map(|i| (first + i) % BLOCK_PAGES) {
+        if job.n == most as usize {
+            break;
+        }
+        let page = block.page(index);
+        let word = core.table.word(page);
+        let found = word.load();
+        let slot = found.slot().filter(|_| found.state() == State::Swapped && mask >> index & 1 == 1);
+        let begun = slot.map(|slot| (slot, word.try_begin_read(found, tag)));
+        match begun {
+            Some((slot, Ok(mine))) => {
+                (job.pages[job.n], job.words[job.n]) = ((page, slot), mine);
+                job.n += 1;
+            }
+            Some((_, Err(_))) if index == first => return Err(End::Busy),
+            None if index == first => return Err(End::Done),
+            _ => {}
+        }
+    }
+    Ok(job)
+}
+
+/// A single page, read into ordinary memory and copied into a new frame.
+fn one<P: Pager>(
+    core: &Core<P>,
+    s: &Swapping<P::Disk>,
+    block: BlockId,
+    desk: &mut Desk,
+    job: &mut Job,
+) -> Fetched {
+    let (page, slot) = job.pages[0];
+    let mut bytes = [0; PAGE_BYTES];
+    let read =
+        s.tier.read_with(slot, page, &mut desk.scratch, |codec, record| expand(codec, record, &mut bytes));
+    let hash = if job.keeps { codec::hash_page(&bytes, core.seed) } else { 0 };
+    let _guard = core.table.block(block).lock();
+    let word = core.table.word(page);
+    let (mut got, mut n) = (Fetched::default(), 0);
+    if word.load() == job.words[0] {
+        if read == Ok(true) {
+            n = install::ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
+        } else {
+            note_loss::<P>(s, read.err());
+            got.lost = 1 << page.index();
+        }
+        if n == 1 {
+            core.table.set_aux(page, hash);
+            count(&core.stats.in_copied, 1);
+            finish(core, s, page, job);
+            got.installed = 1 << page.index();
+        } else {
+            let _ = word.try_end_io(job.words[0]);
+            got.end = if got.lost == 0 { End::NoFrames } else { End::Done };
+        }
+    }
+    if n == 0 {
+        core.frames.vanished(1);
+    }
+    arrived(core, block, got.installed);
+    got
+}
+
+/// Several pages, read into frames and moved under the program, one MOVE per run.
+fn many<P: Pager>(
+    core: &Core<P>,
+    s: &Swapping<P::Disk>,
+    block: BlockId,
+    desk: &mut Desk,
+    job: &mut Job,
+    run: &Run,
+) -> Fetched {
+    let mut hashes = [0; BLOCK_PAGES as usize];
+    let (mut ready, mut lost) = (0u64, 0u64);
+    let pages = job.pages;
+    let keeps = job.keeps;
+    let each = |page: PageId, _slot: SlotId, read: Result<(Codec, &[u8]), SwapError>| {
+        let Some(i) = pages.iter().position(|p| p.0 == page) else { return };
+        let into = |bytes: &mut PageBytes| {
+            let good = read.is_ok_and(|(codec, record)| expand(codec, record, bytes));
+            hashes[i] = if good && keeps { codec::hash_page(bytes, core.seed) } else { 0 };
+            good
+        };
+        let good = with_frame(&core.pager, Slot(run.slot.0 + i as u32), into);
+        if !good {
+            note_loss::<P>(s, read.err());
+        }
+        (ready, lost) = if good { (ready | 1 << i, lost) } else { (ready, lost | 1 << i) };
+    };
+    s.tier.read_neighbours(&pages[..job.n], &mut desk.scratch, each);
+    (job.ready, job.lost) = (ready, lost);
+    let _guard = core.table.block(block).lock();
+    let mut got = Fetched::default();
+    for i in 0..job.n {
+        let page = job.pages[i].0;
+        if core.table.word(page).load() != job.words[i] {
+            job.ready &= !(1 << i); // not ours any more
+        } else if job.lost >> i & 1 == 1 {
+            got.lost |= 1 << page.index();
+        } else {
+            core.table.set_aux(page, hashes[i]);
+        }
+    }
+    got.installed = install_ready(core, s, job, run);
+    for i in 0..job.n {
+        let word = core.table.word(job.pages[i].0);
+        if word.load() == job.words[i] {
+            let _ = word.try_end_io(job.words[i]);
+            if i == 0 && job.ready & 1 == 1 {
+                got.end = End::NoFrames; // its mapping is changing
+            }
+        }
+    }
+    arrived(core, block, got.installed);
+    got
+}
+
+/// Moves what is ready under the program and gives the other frames back. Returns the mask of pages.
+fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, run: &Run) -> u64 {
+    let (mut installed, mut at) = (0, 0);
+    let mut unused = run_mask(0, run.n);
+    while let Some((start, len)) = next_run(job.ready, at) {
+        // The places follow each other; the pages may wrap around.
+        let page = job.pages[start as usize].0;
+        let len =
+            (1..len).take_while(|i| job.pages[(start + i) as usize].0.0 == page.0 + i).count() as u32 + 1;
+        let slot = Slot(run.slot.0 + start);
+        let n = install::fill(core, page, slot, len);
+        core.frames.moved_out(slot, n);
+        unused &= !run_mask(start, n);
+        for i in 0..n {
+            finish(core, s, PageId(page.0 + i), job);
+        }
+        installed |= run_mask(page.index(), n);
+        at = start + len;
+    }
+    at = 0;
+    while let Some((start, len)) = next_run(unused, at) {
+        core.frames.put_back(Slot(run.slot.0 + start), len);
+        at = start + len;
+    }
+    installed
+}
+
+/// The page is mapped: change its word, give up its slot or keep it.
+fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, page: PageId, job: &Job) {
+    let word = core.table.word(page);
+    let found = word.load();
+    if word.try_install(found, job.keeps).is_ok() {
+        match found.slot() {
+            Some(_) if job.keeps => s.count_kept(1),
+            Some(slot) => s.free(slot),
+            None => {}
+        }
+    }
+}
+
+fn arrived<P: Pager>(core: &Core<P>, block: BlockId, installed: u64) {
+    if installed != 0 {
+        core.table.block(block).add_resident(installed.count_ones() as i32);
+        core.resident.arrived(&core.table, block, Arrival::Fetched);
+    }
+}

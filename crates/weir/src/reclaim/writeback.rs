@@ -1,0 +1,441 @@
+//! Writeback: pages go to the swap file, in batches, written with no block's lock held.
+//!
+//! What goes there: staged pages that do not compress, staged pages for which the pool has no room, and, to make room in it,
+//! the pages that are in the pool longest. A page is copied into the batch and tagged under its block's lock; whatever
+//! happens to it before the batch is written clears the tag, and its record is dropped, before the write if there is
+//! still time. Staged pages keep their frames, and their windows, until then.
+
+use super::store::{end_window, staged_from};
+use crate::door::Pager;
+use crate::page::id::BLOCK_PAGES;
+use crate::page::state::{State, Word};
+use crate::page::{BlockId, PageId, SlotId};
+use crate::shared::swapping::{Press, Swapping};
+use crate::shared::{Core, count};
+use crate::stats;
+use crate::sync::Ordering;
+use crate::tier::swap::{Codec, SwapError};
+use std::sync::MutexGuard;
+
+/// Most pages of a batch.
+const PAGES: usize = BLOCK_PAGES as usize;
+/// Blocks looked at for one batch of pooled pages.
+const BLOCKS: u32 = 64;
+/// The pool is relieved when less than one part in this of its share is vacant.
+const VACANT: u64 = 16;
+/// Slots looked at, and at most given up, when the file has no room.
+const SWEEP: u32 = 4096;
+const GIVEN_UP: u32 = 512;
+/// Clusters tidied up at once; and how sparse one must be: one part in this is live.
+const SPARSE: u64 = 4;
+
+/// Whether a page was taken into the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is in it, and tagged.
+    Yes,
+    /// Write the batch first.
+    Full,
+    /// Nothing can be written now.
+    No,
+}
+
+/// The batch of one reclaiming thread. [`Out::finish`] it: words carry its tag.
+#[derive(Debug)]
+pub struct Out<'a, P: Pager> {
+    swapping: Option<&'a Swapping<P::Disk>>,
+    press: Option<MutexGuard<'a, Press>>,
+    /// Pages in the batch.
+    pages: u32,
+    /// Of these, staged ones: frames that will be free.
+    staged: u32,
+    /// Staged pages ever pushed.
+    pushed: u32,
+    /// The block whose staged pages were pushed last, since the last flush.
+    current: Option<BlockId>,
+    /// The pool had no room for a page.
+    no_room: bool,
+    /// Blocks whose windows are the batch's to end: [`Out::take_over`].
+    owned: [BlockId; PAGES],
+    owns: usize,
+    /// Frames freed by pages that were written.
+    pub freed: u32,
+}
+
+impl<'a, P: Pager> Out<'a, P> {
+    /// An empty batch.
+    pub fn new(core: &'a Core<P>) -> Out<'a, P> {
+        Out {
+            swapping: core.swapping.as_ref(),
+            press: None,
+            pages: 0,
+            staged: 0,
+            pushed: 0,
+            current: None,
+            no_room: false,
+            owned: [BlockId(0); PAGES],
+            owns: 0,
+            freed: 0,
+        }
+    }
+
+    /// Whether pages can go to the swap file.
+    pub fn usable(&self) -> bool {
+        self.swapping.is_some_and(Swapping::usable)
+    }
+
+    /// The pool had no room for a page.
+    pub fn note_no_room(&mut self) {
+        self.no_room = true;
+    }
+
+    /// Frames that will be free when the batch is written.
+    pub fn promised(&self) -> u32 {
+        self.staged
+    }
+
+    /// Staged pages taken so far.
+    pub fn pushed(&self) -> u32 {
+        self.pushed
+    }
+
+    /// Pages that would still go with the batch, once it has begun.
+    pub fn wants(&self) -> u32 {
+        match self.swapping {
+            Some(s) if self.pages > 0 => s.batch.saturating_sub(self.pages),
+            _ => 0,
+        }
+    }
+
+    /// Whether a batch has begun that is not full.
+    pub fn is_partial(&self) -> bool {
+        self.wants() > 0
+    }
+
+    /// Takes a page, Staged or Pooled, whose word is `found`. Under its block's lock.
+    pub fn push(&mut self, core: &Core<P>, page: PageId, found: Word, codec: Codec, bytes: &[u8]) -> Pushed {
+        let Some(s) = self.swapping.filter(|s| s.usable()) else { return Pushed::No };
+        if self.press.is_none() {
+            self.press = s.press();
+        }
+        let Some(press) = self.press.as_deref_mut() else { return Pushed::No };
+        // Taken back and out again: its old bytes are still in the batch, under the same tag.
+        if self.pages > 0 {
+            press.writer.cancel(page);
+        }
+        if self.pages >= s.batch || self.owns == PAGES || press.writer.push(page, codec, bytes).is_err() {
+            return Pushed::Full;
+        }
+        self.pages += 1;
+        if core.table.word(page).try_begin_write(found, press.tag).is_err() {
+            press.writer.cancel(page);
+            return Pushed::No;
+        }
+        if found.state() == State::Staged {
+            self.staged += 1;
+            self.pushed += 1;
+            self.current = Some(page.block());
+        }
+        Pushed::Yes
+    }
+
+    /// The block's window has ended although its pages were in the batch: they were all taken back.
+    pub fn forget(&mut self, block: BlockId) {
+        if self.current == Some(block) {
+            self.current = None;
+        }
+    }
+
+    /// Nobody else goes on with the block, whose staged pages are in the batch, until it is written. False when none are,
+    /// and the block is the caller's to queue.
+    pub fn take_over(&mut self, core: &Core<P>, block: BlockId) -> bool {
+        if self.current != Some(block) {
+            return false;
+        }
+        self.current = None;
+        self.owned[self.owns] = block;
+        self.owns += 1;
+        if self.owns == PAGES {
+            self.flush(core);
+        }
+        true
+    }
+
+    /// Writes what there is. Under no lock.
+    pub fn finish(&mut self, core: &Core<P>) {
+        // Cold pages go along with those for which the pool had no room, and as many again make room for the next.
+        let relieves = self.no_room || core.pool.is_tight(VACANT);
+        for _ in 0..if relieves { 2 } else { 1 } {
+            if relieves {
+                self.fill_from_pool(core);
+            }
+            self.flush(core);
+        }
+        self.press = None;
+    }
+
+    /// Makes room in a pool that has its share and is almost full.
+    pub fn relieve_pool(&mut self, core: &Core<P>) {
+        if self.usable() && core.pool.is_tight(VACANT) {
+            self.fill_from_pool(core);
+            self.flush(core);
+        }
+    }
+
+    /// Fills the batch with the coldest pages of the pool.
+    fn fill_from_pool(&mut self, core: &Core<P>) {
+        let Some(s) = self.swapping else { return };
+        for _ in 0..BLOCKS {
+            if self.pages >= s.batch {
+                return;
+            }
+            let Some(block) = s.cold.pop(&core.table) else { return };
+            if !self.push_pooled(core, block) {
+                s.cold.push_front(&core.table, block);
+                return;
+            }
+        }
+    }
+
+    /// Takes the pooled pages of a block. False when some are left.
+    fn push_pooled(&mut self, core: &Core<P>, block: BlockId) -> bool {
+        let _guard = core.table.block(block).lock();
+        for i in 0..BLOCK_PAGES {
+            let page = block.page(i);
+            let found = core.table.word(page).load();
+            let Some(handle) = found.handle().filter(|_| found.state() == State::Pooled && found.tag() == 0)
+            else {
+                continue;
+            };
+            // A damaged record stays where it is: the program learns of it when it wants the page.
+            let lent =
+                core.pool.lend(&core.pager, handle, page, |c, b| self.push(core, page, found, c.into(), b));
+            match lent {
+                Ok(Pushed::Yes) => stats::add(&core.stats.swap_from_pool, 1),
+                Ok(Pushed::Full | Pushed::No) => return false,
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    /// Writes the batch and makes it true: pages that still carry its tag are in the swap file. Under no lock.
+    pub fn flush(&mut self, core: &Core<P>) {
+        if let (Some(s), Some(press)) = (self.swapping, self.press.as_deref_mut())
+            && self.pages > 0
+        {
+            cancel_dead(core, press);
+            match write(core, s, press) {
+                Ok(()) => self.freed += commit(core, s, press),
+                Err(e) => give_up(core, s, press, e),
+            }
+            press.writer.clear();
+        }
+        (self.pages, self.staged, self.current) = (0, 0, None);
+        for block in self.owned[..self.owns].iter() {
+            end_or_queue(core, *block);
+        }
+        self.owns = 0;
+        core.charge_slots();
+    }
+}
+
+/// Drops pages that were taken back or given up since they were pushed: they are not written.
+fn cancel_dead<P: Pager>(core: &Core<P>, press: &mut Press) {
+    let (mut dead, mut n) = ([PageId(0); PAGES], 0);
+    for page in press.writer.pages() {
+        if core.table.word(page).load().tag() != press.tag {
+            dead[n] = page;
+            n += 1;
+        }
+    }
+    for page in &dead[..n] {
+        press.writer.cancel(*page);
+    }
+    count(&core.stats.swap_cancelled, n as u32);
+}
+
+/// One request; when the file is full some room is looked for, once.
+fn write<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> Result<(), SwapError> {
+    let mut result = press.writer.write(&s.tier, &mut press.cache);
+    if result == Err(SwapError::Full) && give_up_kept(core, s) + tidy_up(core, s) > 0 {
+        result = press.writer.write(&s.tier, &mut press.cache);
+    }
+    result.map(|_| ())
+}
+
+/// Pages that still carry the tag are Swapped from now on; slots of the others are freed. Frames freed.
+fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> u32 {
+    let (mut list, mut n) = ([(PageId(0), SlotId(0)); PAGES], 0);
+    for entry in press.writer.written() {
+        list[n] = entry;
+        n += 1;
+    }
+    let mut freed = 0;
+    for some in list[..n].chunk_by(|a, b| a.0.block() == b.0.block()) {
+        let block = some[0].0.block();
+        let row = core.table.block(block);
+        let _guard = row.lock();
+        let mut free = 0u64;
+        for &(page, slot) in some {
+            let word = core.table.word(page);
+            let found = word.load();
+            if word.try_swap_out(found, slot, press.tag).is_err() {
+                s.tier.free(&mut press.cache, slot);
+                stats::add(&core.stats.swap_cancelled, 1);
+            } else if found.state() == State::Staged {
+                free |= 1 << page.index();
+            } else {
+                core.free_copy(found);
+            }
+        }
+        if let (Some(window), 1..) = (row.window(), free) {
+            core.frames.release(window, free);
+            core.staged.sub_pages(free.count_ones());
+            freed += free.count_ones();
+        }
+    }
+    count(&core.progress, freed);
+    freed
+}
+
+/// Nothing was written: the pages stay what they are.
+fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, e: SwapError) {
+    if e == SwapError::Full {
+        s.set_full();
+    } else {
+        s.set_broken();
+    }
+    for page in press.writer.pages() {
+        let _guard = core.table.block(page.block()).lock();
+        let word = core.table.word(page);
+        let found = word.load();
+        if found.tag() == press.tag {
+            let _ = word.try_end_io(found);
+        }
+        if found.state() == State::Pooled {
+            core.note_pooled(page.block());
+        }
+    }
+}
+
+/// The window of a block whose staged pages were in a batch: it ends, or somebody goes on with it.
+fn end_or_queue<P: Pager>(core: &Core<P>, block: BlockId) {
+    let row = core.table.block(block);
+    let _guard = row.lock();
+    let Some(window) = row.window() else { return };
+    if staged_from(core, block, 0) == 0 {
+        end_window(core, block, window, false);
+    } else {
+        core.staged.push_front(block);
+    }
+}
+
+/// Gives up slots of pages in frames: they are true copies of what is there anyway. How many.
+pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
+    let (mut given, slots) = (0, s.tier.slots());
+    if s.kept() == 0 {
+        return 0;
+    }
+    for _ in 0..slots.min(SWEEP * 16) {
+        let slot = SlotId(s.hand.fetch_add(1, Ordering::Relaxed) % slots);
+        let Some(page) = s.tier.page_of(slot).filter(|page| page.0 < core.table.pages()) else { continue };
+        let Some(_guard) = core.table.block(page.block()).try_lock() else { continue };
+        let word = core.table.word(page);
+        let found = word.load();
+        if found.kept_slot() == Some(slot) && word.try_drop_kept(found).is_ok() {
+            core.free_copy(found);
+            given += 1;
+        }
+        if given >= GIVEN_UP {
+            break;
+        }
+    }
+    count(&core.stats.swap_kept_dropped, given);
+    given
+}
+
+/// Moves the live records of a cluster that is mostly dead elsewhere. How many. Under no lock.
+pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
+    let Some(mut mover) = s.mover() else { return 0 };
+    let Some(cluster) = s.tier.sparse_cluster(SPARSE) else { return 0 };
+    let (press, scratch) = &mut *mover;
+    let mut moved = 0;
+    let read = s.tier.each_in_cluster(cluster, scratch, |page, slot, record| {
+        let Ok((codec, bytes)) = record else { return };
+        if press.writer.pages().count() == PAGES {
+            moved += move_batch(core, s, press);
+        }
+        if page.0 >= core.table.pages() {
+            return;
+        }
+        let _guard = core.table.block(page.block()).lock();
+        let word = core.table.word(page);
+        let found = word.load();
+        if found.slot() != Some(slot) {
+            return; // another process's, or on its way out of here
+        }
+        if found.kept_slot().is_some() {
+            if word.try_drop_kept(found).is_ok() {
+                core.free_copy(found);
+                stats::add(&core.stats.swap_kept_dropped, 1);
+                moved += 1;
+            }
+            return;
+        }
+        press.writer.cancel(page);
+        if let Ok(tagged) = word.try_begin_read(found, press.tag)
+            && press.writer.push(page, codec, bytes).is_err()
+        {
+            let _ = word.try_end_io(tagged);
+        }
+    });
+    let _ = read; // what could not be read stays where it is
+    moved + move_batch(core, s, press)
+}
+
+/// Writes records that are being moved, and frees their old places.
+fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> u32 {
+    let done = press.writer.write(&s.tier, &mut press.cache).is_ok();
+    let (mut list, mut n) = ([(PageId(0), None); PAGES], 0);
+    let written = press.writer.written().map(|(page, slot)| (page, Some(slot)));
+    let unwritten = press.writer.pages().filter(|_| !done).map(|page| (page, None));
+    for entry in written.chain(unwritten).take(PAGES) {
+        list[n] = entry;
+        n += 1;
+    }
+    let mut moved = 0;
+    for &(page, slot) in &list[..n] {
+        let _guard = core.table.block(page.block()).lock();
+        let word = core.table.word(page);
+        let found = word.load();
+        match slot {
+            Some(slot) if word.try_reslot(found, slot, press.tag).is_ok() => {
+                core.free_copy(found);
+                moved += 1;
+            }
+            Some(slot) => s.tier.free(&mut press.cache, slot),
+            None if found.tag() == press.tag => drop(word.try_end_io(found)),
+            None => {}
+        }
+    }
+    press.writer.clear();
+    s.announce();
+    count(&core.stats.swap_moved, moved);
+    moved
+}
+
+/// The background thread's part: room in the file, before it gets short. Now and then (`trim`) blocks go back to the file
+/// system.
+pub fn housekeeping<P: Pager>(core: &Core<P>, trim: bool) {
+    let Some(s) = &core.swapping else { return };
+    if trim {
+        s.tier.trim();
+    }
+    if s.tier.free_bytes() < s.tier.bytes() / 8 {
+        give_up_kept(core, s);
+        tidy_up(core, s);
+    }
+    s.look_for_room();
+    core.charge_slots();
+}

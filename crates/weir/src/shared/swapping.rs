@@ -1,0 +1,272 @@
+//! The swap file as the engine uses it: desks for reading, writers, caches of slots, and the word that faults wait on
+//! while somebody else reads their page.
+//!
+//! Whoever sits at a reading desk or has a writer has a number of his own, the tag in the words of the pages that he reads
+//! or writes. All locks here are leaves, but for desks and writers, which are held over I/O: they are only ever
+//! tried while a block is locked.
+
+use crate::config::Policy;
+use crate::door::BlockIo;
+use crate::page::SlotId;
+use crate::page::cold::ColdQueue;
+use crate::stats;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::tier::swap::{Codec, Scratch, SlotCache, Swap, SwapError, Writer};
+use core::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_os::codec::{self, PageBytes};
+use weir_os::mem::PAGE_BYTES;
+use weir_os::sys::Errno;
+use weir_os::thread;
+
+/// Threads that can read at the same moment.
+const DESKS: u8 = 24;
+/// Threads that can write at the same moment.
+const WRITERS: u8 = 4;
+/// The tag of whoever moves records.
+const MOVER: u8 = DESKS + WRITERS + 1;
+/// Caches of slots for those who free them.
+const CACHES: usize = 8;
+/// Bytes that a desk reads at once.
+const SCRATCH_BYTES: usize = 128 << 10;
+/// Bytes of a batch: a block of pages that do not compress.
+const BATCH_BYTES: usize = 272 << 10;
+/// Bytes of the slot table per record: a row, its bit, and what is lost between rows.
+const SLOT_BYTES: u64 = 26;
+/// RAM of the buffers that are commonly touched: two writers, the mover, and some of every desk.
+const OVERHEAD_BYTES: u64 = 1 << 20;
+/// Longest wait for a read of somebody else before looking again.
+const WAIT_NS: u64 = 10_000_000;
+
+/// Where one thread reads.
+#[derive(Debug)]
+pub struct Desk {
+    /// Its tag.
+    pub tag: u8,
+    /// Room to read into.
+    pub scratch: Scratch,
+}
+
+/// Where one thread writes.
+#[derive(Debug)]
+pub struct Press {
+    /// Its tag.
+    pub tag: u8,
+    /// The batch.
+    pub writer: Writer,
+    /// Slots for it.
+    pub cache: SlotCache,
+}
+
+/// The swap file and who works with it.
+#[derive(Debug)]
+pub struct Swapping<D: BlockIo> {
+    /// The tier.
+    pub tier: Swap<D>,
+    /// Blocks with pooled pages, coldest first.
+    pub cold: ColdQueue,
+    /// When pool pages are written.
+    pub policy: Policy,
+    /// Pages written together.
+    pub batch: u32,
+    desks: Vec<Mutex<Desk>>,
+    presses: Vec<Mutex<Press>>,
+    mover: Mutex<(Press, Scratch)>,
+    caches: Vec<Mutex<SlotCache>>,
+    /// Reads completed: faults on pages being read wait for the next.
+    arrived: AtomicU32,
+    /// Threads that wait on it.
+    waiting: AtomicU32,
+    /// Pages in frames that have a slot.
+    kept: AtomicU64,
+    /// The last write found no room. Cleared when there is some.
+    full: AtomicBool,
+    /// That nothing can be written any more was said.
+    said: AtomicBool,
+    /// Error that ended writing, until it is said.
+    unsaid: AtomicU32,
+    /// Most records so far: rows of the slot table that have been touched.
+    charged: AtomicU64,
+    /// Where the sweep over slots goes on.
+    pub hand: AtomicU32,
+    /// Error number of the last read that failed; 0: the record was damaged.
+    pub loss: AtomicU32,
+    /// References taken for the child of the fork under way.
+    pub retained: AtomicU64,
+}
+
+impl<D: BlockIo> Swapping<D> {
+    /// Desks and writers for a tier. `batch`: slots reserved, and pages written, together (1 to 64).
+    pub fn new(tier: Swap<D>, policy: Policy, batch: u16) -> Result<Swapping<D>, SwapError> {
+        let slots = usize::from(batch.clamp(1, 64));
+        let press = |tag, writer| Press { tag, writer, cache: SlotCache::new(slots) };
+        let desk = |tag| Ok(Mutex::new(Desk { tag, scratch: Scratch::new(SCRATCH_BYTES)? }));
+        let desks: Result<Vec<_>, SwapError> = (1..=DESKS).map(desk).collect();
+        let presses: Result<Vec<_>, SwapError> = (DESKS + 1..=DESKS + WRITERS)
+            .map(|tag| Ok(Mutex::new(press(tag, Writer::new(BATCH_BYTES)?))))
+            .collect();
+        Ok(Swapping {
+            tier,
+            cold: ColdQueue::default(),
+            policy,
+            batch: slots as u32,
+            desks: desks?,
+            presses: presses?,
+            mover: Mutex::new((press(MOVER, Writer::for_moving(BATCH_BYTES)?), Scratch::new(SCRATCH_BYTES)?)),
+            caches: (0..CACHES).map(|_| Mutex::new(SlotCache::new(slots))).collect(),
+            arrived: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            kept: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            said: AtomicBool::new(false),
+            unsaid: AtomicU32::new(0),
+            charged: AtomicU64::new(0),
+            hand: AtomicU32::new(0),
+            loss: AtomicU32::new(0),
+            retained: AtomicU64::new(0),
+        })
+    }
+
+    /// RAM that its buffers take.
+    pub fn overhead_bytes(&self) -> u64 {
+        OVERHEAD_BYTES
+    }
+
+    /// RAM of the slot table touched since the last call.
+    pub fn uncharged_bytes(&self) -> u64 {
+        let now = self.tier.live_records();
+        now.saturating_sub(self.charged.fetch_max(now, Ordering::Relaxed)) * SLOT_BYTES
+    }
+
+    /// A desk of the caller's own; waits while all are taken. Under no lock.
+    pub fn desk(&self) -> MutexGuard<'_, Desk> {
+        let first = (thread::id() >> 12) % self.desks.len();
+        loop {
+            let (behind, before) = (self.desks[first..].iter(), self.desks[..first].iter());
+            if let Some(desk) = behind.chain(before).find_map(|d| d.try_lock().ok()) {
+                return desk;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A writer of the caller's own, if one is free.
+    pub fn press(&self) -> Option<MutexGuard<'_, Press>> {
+        self.presses.iter().find_map(|p| p.try_lock().ok())
+    }
+
+    /// What records are moved with, if nobody does it now.
+    pub fn mover(&self) -> Option<MutexGuard<'_, (Press, Scratch)>> {
+        self.mover.try_lock().ok()
+    }
+
+    /// Drops the reference to a record that no word names any more.
+    pub fn free(&self, slot: SlotId) {
+        // Panics end the process, so a poisoned lock is never seen.
+        let cache = &self.caches[(thread::id() >> 12) % CACHES];
+        self.tier.free(&mut cache.lock().unwrap_or_else(PoisonError::into_inner), slot);
+        if self.full.load(Ordering::Relaxed) {
+            self.look_for_room();
+        }
+    }
+
+    /// Gives all slots back that are set aside. Nobody may be inside.
+    pub fn empty_caches(&self) {
+        let all = |m: &Mutex<SlotCache>| {
+            self.tier.empty(&mut m.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        self.caches.iter().for_each(all);
+        for p in &self.presses {
+            self.tier.empty(&mut p.lock().unwrap_or_else(PoisonError::into_inner).cache);
+        }
+        self.tier.empty(&mut self.mover.lock().unwrap_or_else(PoisonError::into_inner).0.cache);
+    }
+
+    /// Whether pages can be written: no write has failed for good, and the last one found room.
+    pub fn usable(&self) -> bool {
+        !self.full.load(Ordering::Relaxed) && self.tier.is_latched().is_none()
+    }
+
+    /// A write found no room.
+    pub fn set_full(&self) {
+        self.full.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the last write found no room.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// A write failed for good: to be said by whoever can speak.
+    pub fn set_broken(&self) {
+        if let Some(errno) = self.tier.is_latched()
+            && !self.said.swap(true, Ordering::Relaxed)
+        {
+            self.unsaid.store(errno.0 as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The error that ended writing, once.
+    pub fn broken_news(&self) -> Option<Errno> {
+        match self.unsaid.load(Ordering::Relaxed) {
+            0 => None,
+            _ => Some(Errno(self.unsaid.swap(0, Ordering::Relaxed) as i32)),
+        }
+    }
+
+    /// After frees: whether there is room again.
+    pub fn look_for_room(&self) {
+        if self.tier.free_bytes() > 0 {
+            self.full.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts pages that gained (or lost) a kept slot.
+    pub fn count_kept(&self, delta: i64) {
+        self.kept.fetch_add(delta as u64, Ordering::Relaxed);
+    }
+
+    /// Pages in frames that have a slot.
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether slots of pages in frames are worth their place: while an eighth of the file is free.
+    pub fn keeps_slots(&self) -> bool {
+        self.tier.free_bytes() > self.tier.bytes() / 8
+    }
+
+    /// Reads completed so far. Ask before looking at a page's word, then `wait` with the answer.
+    pub fn arrivals(&self) -> u32 {
+        self.arrived.load(Ordering::Acquire)
+    }
+
+    /// Waits until a read completes that had not at `seen`; not for ever.
+    pub fn wait(&self, seen: u32, stats: &stats::Stats) {
+        stats::add(&stats.swap_waits, 1);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _ = thread::futex_wait(&self.arrived, seen, Some(WAIT_NS));
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A read has completed, and the words say so.
+    pub fn announce(&self) {
+        self.arrived.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            thread::futex_wake(&self.arrived, i32::MAX as u32);
+        }
+    }
+}
+
+/// Turns a record's bytes into its page. False when they are none.
+pub fn expand(codec: Codec, bytes: &[u8], page: &mut PageBytes) -> bool {
+    match codec {
+        Codec::Raw if bytes.len() == PAGE_BYTES => {
+            page.copy_from_slice(bytes);
+            true
+        }
+        Codec::Raw => false,
+        Codec::Lz4 => codec::lz4_expand(bytes, page),
+        Codec::ShuffleLz4 => codec::shuffle_lz4_expand(bytes, page),
+    }
+}
