@@ -48,7 +48,7 @@ fn world(seed: u64) -> World {
     world_with(seed, (seed % 3 != 0).then(|| FakeDisk::new(DISK, 512)))
 }
 
-pub(super) const DISK: u64 = 32 << 20;
+const DISK: u64 = 32 << 20;
 
 fn world_with(seed: u64, disk: Option<FakeDisk>) -> World {
     let windows = Geometry::arena_windows(BUDGET);
@@ -277,18 +277,6 @@ fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
         if let Some(s) = &w.engine.core.swapping {
             let c = s.tier.counters();
             let get = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
-            let stats = &w.engine.core.stats;
-            println!(
-                "seed {seed}: out {} in {} clean {} cancelled {} frompool {} moved {} writes {} reads {}",
-                get(&c.pages_out),
-                get(&c.pages_in),
-                get(&stats.swap_clean),
-                get(&stats.swap_cancelled),
-                get(&stats.swap_from_pool),
-                get(&stats.swap_moved),
-                get(&c.writes),
-                get(&c.reads)
-            );
             assert!(get(&c.pages_out) > 300 && get(&c.pages_in) > 100, "seed {seed}: little was swapped");
         }
         assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");

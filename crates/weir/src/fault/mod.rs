@@ -7,8 +7,6 @@
 pub mod install;
 pub mod readahead;
 pub mod span;
-#[cfg(test)]
-mod swap_tests;
 mod swapin;
 
 use crate::door::Pager;

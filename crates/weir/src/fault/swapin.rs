@@ -6,7 +6,6 @@
 
 use super::install::{self, KEPT_FOR_POOL};
 use crate::door::{Pager, with_frame};
-use crate::frames::Run;
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
@@ -49,7 +48,46 @@ enum Room {
     /// One that does not exist yet.
     Credit,
     /// These.
-    Frames(Run),
+    Frames(Hand),
+}
+
+/// Frames in hand: as many runs as it took.
+struct Hand {
+    slots: [Slot; BLOCK_PAGES as usize],
+    n: u32,
+}
+
+impl Hand {
+    fn take<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Hand> {
+        let mut hand = Hand { slots: [Slot(0); BLOCK_PAGES as usize], n: 0 };
+        while hand.n < wanted {
+            let Some(run) = core.frames.take_run(wanted - hand.n) else { break };
+            for i in 0..run.n {
+                hand.slots[(hand.n + i) as usize] = Slot(run.slot.0 + i);
+            }
+            hand.n += run.n;
+        }
+        (hand.n > 0).then_some(hand)
+    }
+
+    /// Frames from place `i` on that follow each other in one window, `most` at most.
+    fn together(&self, i: u32, most: u32) -> u32 {
+        let first = self.slots[i as usize];
+        let follows = |k: &u32| {
+            let slot = self.slots[(i + k) as usize];
+            slot.0 == first.0 + k && slot.window() == first.window()
+        };
+        1 + (1..most).take_while(follows).count() as u32
+    }
+
+    fn put_back<P: Pager>(&self, core: &Core<P>, unused: u64) {
+        let mut at = 0;
+        while let Some((start, len)) = next_run(unused & run_mask(0, self.n), at) {
+            let len = self.together(start, len);
+            core.frames.put_back(self.slots[start as usize], len);
+            at = start + len;
+        }
+    }
 }
 
 /// Pages being read: in the order of their frames.
@@ -99,7 +137,7 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
     };
     let most = match &room {
         Room::Credit => 1,
-        Room::Frames(run) => run.n,
+        Room::Frames(hand) => hand.n,
     };
     let mut job = match begin(core, block, mask, first, most, desk.tag) {
         Ok(job) => job,
@@ -111,7 +149,7 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
     job.keeps = s.keeps_slots();
     let got = match room {
         Room::Credit => one(core, s, block, &mut desk, &mut job),
-        Room::Frames(run) => many(core, s, block, &mut desk, &mut job, &run),
+        Room::Frames(hand) => many(core, s, block, &mut desk, &mut job, &hand),
     };
     s.announce();
     got
@@ -128,13 +166,13 @@ fn take_room<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Room> {
         return Some(Room::Credit);
     }
     let n = wanted.min(spare.saturating_sub(FREE_RESERVE).max(1));
-    core.frames.take_run(n).map(Room::Frames)
+    Hand::take(core, n).map(Room::Frames)
 }
 
 fn give_room_back<P: Pager>(core: &Core<P>, room: &Room) {
     match room {
         Room::Credit => core.frames.vanished(1),
-        Room::Frames(run) => core.frames.put_back(run.slot, run.n),
+        Room::Frames(hand) => hand.put_back(core, u64::MAX),
     }
 }
 
@@ -228,7 +266,7 @@ fn many<P: Pager>(
     block: BlockId,
     desk: &mut Desk,
     job: &mut Job,
-    run: &Run,
+    hand: &Hand,
 ) -> Fetched {
     let mut hashes = [0; BLOCK_PAGES as usize];
     let (mut ready, mut lost) = (0u64, 0u64);
@@ -241,7 +279,7 @@ fn many<P: Pager>(
             hashes[i] = if good && keeps { codec::hash_page(bytes, core.seed) } else { 0 };
             good
         };
-        let good = with_frame(&core.pager, Slot(run.slot.0 + i as u32), into);
+        let good = with_frame(&core.pager, hand.slots[i], into);
         if !good {
             note_loss::<P>(s, read.err());
         }
@@ -261,7 +299,7 @@ fn many<P: Pager>(
             core.table.set_aux(page, hashes[i]);
         }
     }
-    got.installed = install_ready(core, s, job, run);
+    got.installed = install_ready(core, s, job, hand);
     for i in 0..job.n {
         let word = core.table.word(job.pages[i].0);
         if word.load() == job.words[i] {
@@ -276,15 +314,14 @@ fn many<P: Pager>(
 }
 
 /// Moves what is ready under the program and gives the other frames back. Returns the mask of pages.
-fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, run: &Run) -> u64 {
-    let (mut installed, mut at) = (0, 0);
-    let mut unused = run_mask(0, run.n);
+fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, hand: &Hand) -> u64 {
+    let (mut installed, mut at, mut unused) = (0, 0, u64::MAX);
     while let Some((start, len)) = next_run(job.ready, at) {
-        // The places follow each other; the pages may wrap around.
+        // The frames follow each other for a while; the pages may have gaps.
         let page = job.pages[start as usize].0;
-        let len =
-            (1..len).take_while(|i| job.pages[(start + i) as usize].0.0 == page.0 + i).count() as u32 + 1;
-        let slot = Slot(run.slot.0 + start);
+        let next = |i: &u32| job.pages[(start + i) as usize].0.0 == page.0 + i;
+        let len = (1..hand.together(start, len)).take_while(next).count() as u32 + 1;
+        let slot = hand.slots[start as usize];
         let n = install::fill(core, page, slot, len);
         core.frames.moved_out(slot, n);
         unused &= !run_mask(start, n);
@@ -294,11 +331,7 @@ fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, run
         installed |= run_mask(page.index(), n);
         at = start + len;
     }
-    at = 0;
-    while let Some((start, len)) = next_run(unused, at) {
-        core.frames.put_back(Slot(run.slot.0 + start), len);
-        at = start + len;
-    }
+    hand.put_back(core, unused);
     installed
 }
 

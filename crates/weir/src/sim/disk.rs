@@ -8,9 +8,35 @@ use weir_os::sys::Errno;
 
 const CLUSTER: u64 = crate::tier::swap::CLUSTER_BYTES;
 
+/// Something to be done in the middle of an operation.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hook {
+    /// Has the next operation call `f`, once.
+    pub fn set(&self, f: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap() = Some(Box::new(f));
+    }
+
+    fn run(&self) {
+        let f = self.0.lock().unwrap().take();
+        if let Some(f) = f {
+            f();
+        }
+    }
+}
+
+impl core::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
 /// The disk.
 #[derive(Debug)]
 pub struct FakeDisk {
+    /// What happens during the next operation.
+    pub hook: Hook,
     bytes: Mutex<Vec<u8>>,
     align: usize,
     punched: Mutex<BTreeSet<u64>>,
@@ -30,6 +56,7 @@ impl FakeDisk {
     /// A disk of `bytes`, with random-looking contents as a used one has.
     pub fn new(bytes: u64, align: usize) -> FakeDisk {
         FakeDisk {
+            hook: Hook::default(),
             bytes: Mutex::new((0..bytes).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()),
             align,
             punched: Mutex::default(),
@@ -47,6 +74,7 @@ impl FakeDisk {
     }
 
     fn step(&self) -> Result<(), Errno> {
+        self.hook.run();
         let (op, at) = (self.ops.fetch_add(1, Relaxed) + 1, self.fails_at.load(Relaxed));
         let fails = at != 0 && (op == at || op > at && self.goes_on_failing);
         if fails { Err(Errno(self.errno.load(Relaxed) as i32)) } else { Ok(()) }
