@@ -41,6 +41,11 @@ const fn plain(
 const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "--test", "kernel"];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
+/// A real swap file under a small pool, with either pager and either way of I/O.
+const SWAP_MOVE: &[(&str, &str)] =
+    &[("WEIR_PAGER", "move"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_SWAP_IO", "uring")];
+const SWAP_COPY: &[(&str, &str)] =
+    &[("WEIR_PAGER", "copy"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_SWAP_IO", "threads")];
 /// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
 /// either pager.
 const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline")];
@@ -82,6 +87,22 @@ const SUITES: &[Suite] = &[
         name: "kernel-copy",
         command: KERNEL_TESTS,
         env: COPY,
+        needs: KERNEL,
+        tests_min: 1,
+        minutes_max: 10,
+    },
+    Suite {
+        name: "kernel-swap-move",
+        command: KERNEL_TESTS,
+        env: SWAP_MOVE,
+        needs: KERNEL,
+        tests_min: 1,
+        minutes_max: 10,
+    },
+    Suite {
+        name: "kernel-swap-copy",
+        command: KERNEL_TESTS,
+        env: SWAP_COPY,
         needs: KERNEL,
         tests_min: 1,
         minutes_max: 10,

@@ -343,7 +343,7 @@ impl<P: Pager> Core<P> {
         let limit = u64::from(self.frames.limit().saturating_sub(4 * BLOCK_PAGES));
         let in_frames = u64::from(self.frames.limit()).saturating_sub(pool);
         // An eighth more than the records themselves: classes and partly filled spans.
-        let ratio_percent = if logical == 0 { 100 } else { (stored * 112 / logical).clamp(5, 100) };
+        let ratio_percent = (stored * 112).checked_div(logical).unwrap_or(100).clamp(5, 100);
         let kept = self.kept() * ratio_percent / 100;
         let wanted = pool.saturating_sub(kept) + in_frames * ratio_percent / 100;
         let missing = wanted.saturating_sub(limit * 95 / 100);

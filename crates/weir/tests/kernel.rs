@@ -1,5 +1,5 @@
 //! The engine on the real kernel, in this process, with the pager that WEIR_PAGER names (both are
-//! run by `make test`). Needs permission for userfaultfd and says so.
+//! run by `make test`), and over the swap file that WEIR_SWAP asks for. Needs permission for userfaultfd and says so.
 
 #![expect(unsafe_code, reason = "plays the program: touches managed memory by address")]
 
@@ -82,6 +82,14 @@ fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
     }
     let out = &engine().core.stats.pool_out;
     assert!(out.load(Ordering::Relaxed) > 0, "nothing was ever evicted");
+    if let Some(swapping) = &engine().core.swapping {
+        let counters = swapping.tier.counters();
+        let (out, back) = (&counters.pages_out, &counters.pages_in);
+        assert!(
+            out.load(Ordering::Relaxed) > 1000 && back.load(Ordering::Relaxed) > 1000,
+            "little was swapped"
+        );
+    }
     unmap(words);
 }
 

@@ -128,7 +128,7 @@ fn pages_come_back_from_the_swap_file_and_go_there_again_without_a_write() {
     let census = core.validate(PAGES).unwrap();
     assert!(census.swapped >= 256 && census.pooled > 0, "{census:?}");
     for page in 0..512 {
-        let want = if page / 64 % 2 == 0 { noise(page) } else { mixed(page) };
+        let want = if (page / 64).is_multiple_of(2) { noise(page) } else { mixed(page) };
         assert!(read(core, page).unwrap() == want, "page {page}");
     }
     let census = core.validate(PAGES).unwrap();
@@ -353,7 +353,7 @@ fn workload(core: &Fake) -> u32 {
 }
 
 fn mixed_or_noise(page: u32) -> PageBytes {
-    if page / 64 % 2 == 0 { noise(page) } else { mixed(page) }
+    if (page / 64).is_multiple_of(2) { noise(page) } else { mixed(page) }
 }
 
 /// Touches every page of a block, so that one lost before is found again by the next try.

@@ -45,7 +45,7 @@ struct World {
 
 /// Two in three worlds have a swap file under a small pool.
 fn world(seed: u64) -> World {
-    world_with(seed, (seed % 3 != 0).then(|| FakeDisk::new(DISK, 512)))
+    world_with(seed, (!seed.is_multiple_of(3)).then(|| FakeDisk::new(DISK, 512)))
 }
 
 const DISK: u64 = 32 << 20;

@@ -43,13 +43,8 @@ pub enum End {
     Busy,
 }
 
-/// Frames for the pages to come.
-enum Room {
-    /// One that does not exist yet.
-    Credit,
-    /// These.
-    Frames(Hand),
-}
+/// Frames for the pages to come; `None`: one that does not exist yet.
+struct Room(Option<Hand>);
 
 /// Frames in hand: as many runs as it took.
 struct Hand {
@@ -135,10 +130,7 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
     let Some(room) = take_room(core, mask.count_ones()) else {
         return Fetched { end: End::NoFrames, ..Fetched::default() };
     };
-    let most = match &room {
-        Room::Credit => 1,
-        Room::Frames(hand) => hand.n,
-    };
+    let most = room.0.as_ref().map_or(1, |hand| hand.n);
     let mut job = match begin(core, block, mask, first, most, desk.tag) {
         Ok(job) => job,
         Err(end) => {
@@ -147,9 +139,9 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
         }
     };
     job.keeps = s.keeps_slots();
-    let got = match room {
-        Room::Credit => one(core, s, block, &mut desk, &mut job),
-        Room::Frames(hand) => many(core, s, block, &mut desk, &mut job, &hand),
+    let got = match room.0 {
+        None => one(core, s, block, &mut desk, &mut job),
+        Some(hand) => many(core, s, block, &mut desk, &mut job, &hand),
     };
     s.announce();
     got
@@ -163,16 +155,16 @@ fn take_room<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Room> {
         return None;
     }
     if (wanted == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
-        return Some(Room::Credit);
+        return Some(Room(None));
     }
     let n = wanted.min(spare.saturating_sub(FREE_RESERVE).max(1));
-    Hand::take(core, n).map(Room::Frames)
+    Hand::take(core, n).map(|hand| Room(Some(hand)))
 }
 
 fn give_room_back<P: Pager>(core: &Core<P>, room: &Room) {
-    match room {
-        Room::Credit => core.frames.vanished(1),
-        Room::Frames(hand) => hand.put_back(core, u64::MAX),
+    match &room.0 {
+        None => core.frames.vanished(1),
+        Some(hand) => hand.put_back(core, u64::MAX),
     }
 }
 
@@ -289,14 +281,14 @@ fn many<P: Pager>(
     (job.ready, job.lost) = (ready, lost);
     let _guard = core.table.block(block).lock();
     let mut got = Fetched::default();
-    for i in 0..job.n {
+    for (i, hash) in hashes.iter().enumerate().take(job.n) {
         let page = job.pages[i].0;
         if core.table.word(page).load() != job.words[i] {
             job.ready &= !(1 << i); // not ours any more
         } else if job.lost >> i & 1 == 1 {
             got.lost |= 1 << page.index();
         } else {
-            core.table.set_aux(page, hashes[i]);
+            core.table.set_aux(page, *hash);
         }
     }
     got.installed = install_ready(core, s, job, hand);
