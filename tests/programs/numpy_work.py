@@ -1,9 +1,10 @@
-"""The numpy programs of the suite: `numpy_work.py sort|fft|matmul MB`; prints a SHA-256 of the result.
+"""The numpy programs of the suite: `numpy_work.py sort|fft|matmul|fork MB`; prints a SHA-256 of the result.
 
 Data is chosen to compress: integers of few distinct bytes, held in wide types.
 """
 
 import hashlib
+import os
 import sys
 
 import numpy
@@ -54,6 +55,48 @@ def matmul(megabytes):
     return sha256(product)
 
 
+def child_digest(array, change):
+    """What a forked child's copy of the array is after it has changed it; the child ends before the parent goes on."""
+    into, out = os.pipe()
+    child = os.fork()
+    if child == 0:
+        change(array)
+        os.write(out, sha256(array).encode())
+        os._exit(0)
+    os.close(out)
+    with open(into, encoding="ascii") as pipe:
+        digest = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return digest
+
+
+def fork(megabytes):
+    """Children rewrite, half rewrite and only read an array that the parent changes between the forks, and after them."""
+    rng = numpy.random.Generator(numpy.random.PCG64(14))
+    array = rng.integers(0, 1 << 20, size=(megabytes << 20) // 8, dtype=numpy.int64)
+    half = len(array) // 2
+
+    def rewrite(part, amount):
+        part += amount
+
+    digests = [child_digest(array, lambda a: rewrite(a, 3))]
+    array[:half] -= 5
+    digests.append(child_digest(array, lambda a: rewrite(a[half:], 7)))
+    # This one goes on while the parent rewrites everything, and outlives the parent's own reading.
+    into, out = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(into, 1)
+        array[::512] += 1
+        print("child", sha256(array), flush=True)
+        os._exit(0)
+    array *= 3
+    digests.append(sha256(array))
+    os.write(out, b"!")
+    assert os.waitpid(child, 0)[1] == 0
+    return " ".join([*digests, child_digest(array, lambda a: None), sha256(array)])
+
+
 if __name__ == "__main__":
-    work = {"sort": sort, "fft": fft, "matmul": matmul}[sys.argv[1]]
+    work = {"sort": sort, "fft": fft, "matmul": matmul, "fork": fork}[sys.argv[1]]
     print(sys.argv[1], work(int(sys.argv[2])))

@@ -37,6 +37,7 @@ WEIR = pathlib.Path(os.environ.get("WEIR_BIN", ROOT / "target/release/weir"))
 VENV = pathlib.Path(os.environ.get("WEIR_VENV", ROOT / "target/venv"))
 MEASURING_BUDGET = "4G"
 PAGE = 4096
+ADDED_UP = ("pgfault", "pgmajfault", "zswpin", "zswpout", "pswpin", "pswpout")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -64,12 +65,12 @@ class Way:
         # setpriv still looks the program up with the old rights: env does so with the new ones.
         return ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", "env", "--"]
 
-    def weir(self, budget, stats):
+    def weir(self, budget, stats, options=("--swap", "none")):
         """What stands before a program that runs within `budget` bytes and leaves statistics in files `stats`."""
         prefix = ["env", f"WEIR_PAGER={self.pager}"] if self.pager else []
         prefix += [str(WEIR), "run", "--quiet", "--memory", str(budget), "--stats", str(stats)]
         prefix += ["--faults", self.faults] if self.faults else []
-        return [*self.native(), *prefix, "--"]
+        return [*self.native(), *prefix, *options, "--"]
 
     def own(self, folder):
         """Makes the user the owner of a folder and all that is in it."""
@@ -272,13 +273,14 @@ def under_weir(program, budget, sampled):
     """A run under `weir run`; adds the statistics of all its processes, the largest where it is a peak."""
     for old in program.folder.glob("stats.*"):
         old.unlink()
-    prefix = program.way.weir(budget, program.folder / "stats.%p")
+    options = program.row.get("options", ["--swap", "none"])
+    prefix = program.way.weir(budget, program.folder / "stats.%p", options)
     mark, seconds, findings = run_all(program, prefix, budget if sampled else None)
     stats = {}
     for path in program.folder.glob("stats.*"):
         for line in path.read_text().splitlines():
             key, _, value = line.partition(" ")
-            join = int.__add__ if key in ("pgfault", "pgmajfault", "zswpin", "zswpout") else max
+            join = int.__add__ if key in ADDED_UP else max
             stats[key] = join(stats.get(key, 0), int(value))
     if not stats and program.row.get("reports", True) and program.row.get("must_fault", True):
         raise Wrong("no statistics were written: the engine never started")
@@ -306,6 +308,8 @@ def judge(program, row, conflicts, native, mark):
         return
     if sum(stats.get(key, 0) for key in ("zswpin", "pswpin", "pgmajfault")) == 0:
         raise Wrong("no page ever came back from a tier: the budget did not bind")
+    if program.row.get("must_swap", False) and not (stats.get("pswpout") and stats.get("pswpin")):
+        raise Wrong(f"swap file: {stats.get('pswpout', 0)} pages written, {stats.get('pswpin', 0)} read: it was not needed")
 
 
 def check(program, options, conflicts):
@@ -402,7 +406,7 @@ def main():
     results = []
     print(HEADER, flush=True)
     for row in rows:
-        if options.only and row["name"] not in options.only:
+        if row["name"] not in options.only if options.only else row.get("when_named", False):
             continue
         conflicts = [entry["test"] for entry in data.get("conflict", []) if entry["program"] == row["name"]]
         folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")

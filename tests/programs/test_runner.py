@@ -137,6 +137,22 @@ class Runner(unittest.TestCase):
         self.assertEqual(result, "wrong")
         self.assertIn("pool are full", reason)
 
+    def test_swap_file_that_was_not_needed_is_wrong_where_it_must_be(self):
+        table_row = row(must_swap=True, must_fault=True, reports=True)
+        program = run.Program(table_row, "small", "/nonexistent")
+        found = {"samples": 1, "overshoots": 0, "max_bytes": 1}
+        for pages, passes in ((0, False), (3, True)):
+            stats = {"zswpin": 1, "pswpout": pages, "pswpin": pages}
+            result = {"sampler": found, "stats": stats, "budget": 1 << 20}
+            if passes:
+                run.judge(program, result, [], "same", "same")
+            else:
+                self.assertRaisesRegex(run.Wrong, "swap file", run.judge, program, result, [], "same", "same")
+
+    def test_options_of_a_row_take_the_place_of_no_swap(self):
+        self.assertIn("none", run.Way().weir(1, "stats"))
+        self.assertNotIn("none", run.Way().weir(1, "stats", ["--swap", "1G"]))
+
     def test_unmanaged_program_is_wrong(self):
         result, reason = self.judge(row(must_fault=True))
         self.assertEqual(result, "wrong")

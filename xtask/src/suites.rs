@@ -188,6 +188,24 @@ const SUITES: &[Suite] = &[
         tests_min: 22,
         minutes_max: 35,
     },
+    // Nearly everything through the swap file: both ways of I/O, encrypted, and across forks.
+    Suite {
+        name: "programs-swap",
+        command: &[
+            "python3",
+            "tests/programs/run.py",
+            "--only=swap-sort",
+            "--only=swap-xz",
+            "--only=swap-sqlite",
+            "--only=swap-numpy-uring",
+            "--only=swap-numpy-threads",
+            "--only=swap-fork",
+        ],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 6,
+        minutes_max: 8,
+    },
     // Without any permission: what enters the kernel in the most ways, and what its own faults could upset.
     Suite {
         name: "programs-nobody",

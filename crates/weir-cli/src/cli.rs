@@ -9,6 +9,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand}
 use weir::config::OPTIONS;
 use weir_os::probe::FaultMode;
 
+use crate::settings::default_of;
+
 /// Run programs within a hard RAM budget, in user space.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, max_term_width = 100, disable_help_subcommand = true)]
@@ -75,7 +77,7 @@ impl Args for SettingFlags {
             let arg = if option.is_switch() {
                 arg.action(ArgAction::SetTrue).help(format!("{} [env: {}]", option.help, option.env))
             } else {
-                let default = match option.default {
+                let default = match default_of(option) {
                     "" => String::new(),
                     text => format!(" [default: {text}]"),
                 };
@@ -160,10 +162,14 @@ pub struct BenchArgs {
 pub enum Scenario {
     /// Compressed pool: fill, sequential and random access to twice the RAM limit
     Pool(PoolArgs),
+    /// Swap file: fill, sequential and random access to twice the RAM limit, most of it on disk
+    Swap(SwapArgs),
     /// A numpy program: fill, sort and scan of an array, three times its size at the peak
     Numpy(NumpyArgs),
     /// System-call gate of inline faults: what a call costs, past it and through it
     Gate(GateArgs),
+    /// The experiments of the reports that Weir was founded on
+    Founding(FoundingArgs),
 }
 
 /// Options that all scenarios share.
@@ -221,6 +227,77 @@ fn fault_mode(text: &str) -> Result<FaultMode, String> {
     found.ok_or_else(|| "expected inline or thread".to_owned())
 }
 
+/// `weir bench swap`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The kernel swaps to a file under the RAM limit, with page-cluster 3, once as it is and once behind \
+    zswap; its disk is first said to be no spinning one. Weir has a budget of exactly that limit and a small pool, and \
+    once more as much RAM as zswap took and a pool of any size. A gain is how many times better Weir is than the \
+    kernel; the target is the gain wanted. Other settings of weir run are taken from WEIR_* variables."
+)]
+pub struct SwapArgs {
+    /// Options of all scenarios.
+    #[command(flatten)]
+    pub common: CommonBenchArgs,
+    /// RAM limit of the kernel's side and budget of Weir's; the data is twice this [default: 256M, with --quick 64M]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    /// Seconds per random-access row [default: 2, with --quick 0.5]
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// How Weir serves faults: inline or thread [default: what weir run takes]
+    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
+    pub faults: Option<FaultMode>,
+    /// Options about the disk.
+    #[command(flatten)]
+    pub disk: DiskArgs,
+}
+
+/// Where and how the scenarios with a swap file swap.
+#[derive(Clone, Debug, Args)]
+pub struct DiskArgs {
+    /// Folder of the swap files of all sides
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// Largest share of Weir's budget that compressed pages may take, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub pool_max: Option<u8>,
+}
+
+/// `weir bench founding`
+#[derive(Debug, Args)]
+pub struct FoundingArgs {
+    /// Which one.
+    #[command(subcommand)]
+    pub experiment: Experiment,
+}
+
+/// The experiments.
+#[derive(Debug, Subcommand)]
+pub enum Experiment {
+    /// Swap-out batching: slots and pages in batches against one by one, 1 and 16 threads
+    F1(FoundingRunArgs),
+    /// Compressed cache: none, writeback, writethrough and adaptive, with data of 75 to 175 % of the RAM
+    F4(FoundingRunArgs),
+}
+
+/// `weir bench founding f1` and `f4`
+#[derive(Debug, Args)]
+pub struct FoundingRunArgs {
+    /// Options of all scenarios.
+    #[command(flatten)]
+    pub common: CommonBenchArgs,
+    /// RAM: Weir's budget and the kernel's limit [default: 128M, with --quick 32M]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    /// Seconds per measurement [default: 3, with --quick 0.5]
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// Options about the disk.
+    #[command(flatten)]
+    pub disk: DiskArgs,
+}
+
 /// `weir bench gate`
 #[derive(Debug, Args)]
 #[command(
@@ -264,7 +341,8 @@ pub struct NumpyArgs {
 /// `weir __workload`
 #[derive(Debug, Args)]
 pub struct WorkloadArgs {
-    /// Phases: fill, seqread, randread, randwrite, zipf (each with @THREADS), or demo or gate alone; comma-separated
+    /// Phases: fill, seqread, randread, randwrite, sweep, zipf (each with @THREADS), or demo, gate or graph alone;
+    /// comma-separated
     #[arg(value_delimiter = ',')]
     pub phases: Vec<String>,
     /// Bytes of data

@@ -37,9 +37,9 @@ pub fn config(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
         }
         let value = if value.is_empty() { "-".to_owned() } else { value };
         if args.show_origin {
-            writeln!(text, "{:<10} {value:<12} {origin}", option.name)?;
+            writeln!(text, "{:<16} {value:<12} {origin}", option.name)?;
         } else {
-            writeln!(text, "{:<10} {value}", option.name)?;
+            writeln!(text, "{:<16} {value}", option.name)?;
         }
     }
     term::print(&text)?;

@@ -10,7 +10,7 @@ use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::host::AnonymousWords;
 use weir_os::probe;
 
-use crate::bench::rival::Rival;
+use crate::bench::rival::{Area, Rival};
 use crate::bench::sides::{Job, Outcome, weir_missing};
 use crate::bench::workload::{Random, mix};
 use crate::cli::DemoArgs;
@@ -155,7 +155,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 /// The same under the kernel's swap, and the RAM it took: its limit and its store.
 fn run_rival(job: &Job, total: u64, data: u64) -> anyhow::Result<(Outcome, u64)> {
     let limit = total * LIMIT_PERCENT / 100;
-    let rival = Rival::set_up(limit, data + SWAP_SLACK_BYTES)?;
+    let rival = Rival::set_up(Area::Zram, limit, data + SWAP_SLACK_BYTES)?;
     let result = job.run_rival(&rival, RIVAL_ATTEMPTS)?;
     Ok((result.outcome, limit + result.store_peak_bytes))
 }

@@ -1,16 +1,18 @@
 //! `weir doctor`: one line per check, with the command that fixes what is wrong.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use weir::config::{MEMORY_BYTES_MIN, format_size};
+use weir::config::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, format_size};
 use weir_os::probe::{self, FaultMode, Probe, ThpMode, Tried};
 
-use crate::cli::JsonArgs;
+use crate::cli::{JsonArgs, SettingFlags};
 use crate::run::USERFAULTFD_FIXES;
+use crate::settings::Layers;
 use crate::term::{self, Colour};
-use crate::{EXIT_FAILURE, preload};
+use crate::{EXIT_FAILURE, preload, swapfile};
 
 /// Linux kernel that first had `UFFDIO_MOVE`.
 const KERNEL_WITH_MOVE: (u32, u32) = (6, 8);
@@ -48,6 +50,7 @@ fn bad(name: &'static str, status: Status, detail: impl Into<String>, fix: &str)
 pub fn doctor(args: &JsonArgs) -> anyhow::Result<ExitCode> {
     let mut checks = kernel_checks(probe::probe());
     checks.extend(limit_checks(probe::probe()));
+    checks.extend(swap_checks()?);
     checks.push(library_check());
     let healthy = checks.iter().all(|check| check.status != Status::Fail);
     let text = if args.json {
@@ -104,7 +107,7 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
         optional(
             "io_uring",
             &p.io_uring,
-            "files are read and written by threads",
+            "the swap file is read and written by pread and pwrite",
             "sysctl -w kernel.io_uring_disabled=0",
         ),
         optional("seccomp filters", &p.seccomp_filter, "faults cannot be resolved inline", ""),
@@ -250,6 +253,56 @@ fn limit_checks(p: &Probe) -> Vec<Check> {
     vec![memory, address_space, ok("locked memory limit", memlock), overcommit, maps, swap]
 }
 
+/// The folder in which `weir run` would make its swap file, with its settings as they are.
+fn swap_checks() -> anyhow::Result<Vec<Check>> {
+    let settings = Layers::read(&SettingFlags::default())?.settings()?;
+    let Some(swap) = &settings.swap else {
+        return Ok(vec![ok("swap file", "none wanted: what does not fit in RAM and pool is refused")]);
+    };
+    Ok(vec![swap_check(&swap.dir, swap.bytes, settings.memory)])
+}
+
+const OTHER_FOLDER: &str = "weir run --swap-dir DIR, with a folder on a local disk; or --swap none";
+
+fn swap_check(folder: &Path, wanted: Option<u64>, budget: u64) -> Check {
+    const NAME: &str = "swap file";
+    let place = match swapfile::file_system(folder) {
+        Some(kind) => format!("{} ({kind})", folder.display()),
+        None => folder.display().to_string(),
+    };
+    let granted = match swapfile::try_file(folder, wanted.unwrap_or(SWAP_BYTES_MIN)) {
+        Ok(granted) => granted,
+        // Without a size given the program runs all the same.
+        Err(e) => {
+            let status = if wanted.is_some() { Status::Fail } else { Status::Warn };
+            return bad(NAME, status, format!("{place}: {e}"), OTHER_FOLDER);
+        }
+    };
+    let free = swapfile::free_in(folder).unwrap_or(0);
+    let size = match (wanted, swapfile::auto_bytes(free, budget)) {
+        (Some(bytes), _) => format_size(bytes),
+        (None, Some(bytes)) => format!("auto: up to {}", format_size(bytes)),
+        (None, None) => {
+            let detail = format!("{place}: only {} are free", format_size(free));
+            return bad(NAME, Status::Warn, detail, OTHER_FOLDER);
+        }
+    };
+    let has = |yes: bool, what: &str, otherwise: &str| {
+        if yes { what.to_owned() } else { format!("no {what} ({otherwise})") }
+    };
+    let detail = format!(
+        "{size} in {place}, {} free; {}, {}, {}",
+        format_size(free),
+        has(granted.direct, "O_DIRECT", "swapped pages lie in the page cache too"),
+        has(granted.unnamed, "O_TMPFILE", "the file has a name for a moment"),
+        has(granted.preallocated, "fallocate", "the disk may turn out full at a write"),
+    );
+    match granted.direct && granted.preallocated {
+        true => ok(NAME, detail),
+        false => bad(NAME, Status::Warn, detail, OTHER_FOLDER),
+    }
+}
+
 fn library_check() -> Check {
     match preload::find() {
         Ok(path) => ok("library", path.display().to_string()),
@@ -360,6 +413,25 @@ mod tests {
         assert_eq!(status_of(&checks, "memory limit"), Status::Fail);
         for name in ["address space limit", "overcommit", "mappings"] {
             assert_eq!(status_of(&checks, name), Status::Warn, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_swap_folder_in_ram_warns_for_auto_and_fails_for_a_size_asked_for() {
+        let check = |folder: &str, wanted| swap_check(Path::new(folder), wanted, 64 << 20);
+        let auto = check("/dev/shm", None);
+        assert!(auto.status == Status::Warn && auto.detail.contains("tmpfs"), "{auto:?}");
+        assert!(auto.fix.as_deref().is_some_and(|fix| fix.contains("--swap-dir")), "{auto:?}");
+        assert_eq!(check("/dev/shm", Some(16 << 20)).status, Status::Fail);
+        assert!(check("/nowhere", Some(16 << 20)).detail.contains("ENOENT"));
+    }
+
+    #[test]
+    fn a_swap_folder_on_a_disk_names_what_its_file_system_grants() {
+        let check = swap_check(Path::new(env!("CARGO_MANIFEST_DIR")), Some(16 << 20), 64 << 20);
+        assert_ne!(check.status, Status::Fail, "{check:?}");
+        for part in ["16 MiB", "O_DIRECT", "O_TMPFILE", "fallocate", "free"] {
+            assert!(check.detail.contains(part), "{part}: {check:?}");
         }
     }
 

@@ -11,6 +11,7 @@ mod interrupt;
 mod preload;
 mod run;
 mod settings;
+mod swapfile;
 mod term;
 
 use std::process::ExitCode;

@@ -6,13 +6,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use weir::config::{Faults, OPTIONS, OptionId, Settings};
+use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting};
 use weir_os::probe::{self, Errno, InlineFaults, InlineObstacle};
 
 use crate::cli::RunArgs;
 use crate::elf::{self, Program};
 use crate::settings::Layers;
-use crate::{EXIT_OWN_FAILURE, preload};
+use crate::{EXIT_OWN_FAILURE, preload, swapfile};
 
 /// Exit status when the program exists but cannot be executed, as of `env` and shells.
 const EXIT_NOT_EXECUTABLE: u8 = 126;
@@ -51,12 +51,15 @@ pub fn run(args: &RunArgs) -> ExitCode {
 
 fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     let layers = Layers::read(&args.flags).map_err(|e| own(format!("{e:#}")))?;
-    let settings = layers.settings().map_err(|e| own(format!("{e:#}")))?;
+    let mut settings = layers.settings().map_err(|e| own(format!("{e:#}")))?;
     let name = args.command.first().ok_or_else(|| own("no program given"))?;
     let program = find_in_path(name)?;
     check_program(name, &program)?;
     check_faults(settings.faults)?;
     let library = preload::find().map_err(|e| own(format!("{e:#}")))?;
+    for warning in swapfile::check(&mut settings).map_err(own)?.iter().filter(|_| !settings.quiet) {
+        eprintln!("weir: {warning}");
+    }
 
     let mut command = Command::new(&program);
     command.arg0(name).args(&args.command[1..]);
@@ -77,6 +80,15 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
             OptionId::Memory => settings.memory.to_string().into(),
             OptionId::MinAlloc => settings.min_alloc.to_string().into(),
             OptionId::PoolMax => settings.pool_max_percent.to_string().into(),
+            OptionId::Swap => match &settings.swap {
+                None => "none".into(),
+                Some(SwapSetting { bytes: None, .. }) => "auto".into(),
+                Some(SwapSetting { bytes: Some(bytes), .. }) => bytes.to_string().into(),
+            },
+            OptionId::SwapDir => match &settings.swap {
+                Some(swap) => std::path::absolute(&swap.dir).unwrap_or_else(|_| swap.dir.clone()).into(),
+                None => continue,
+            },
             OptionId::Quiet => u8::from(settings.quiet).to_string().into(),
             OptionId::Stats => match &settings.stats {
                 Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).into(),

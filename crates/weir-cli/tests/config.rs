@@ -47,6 +47,7 @@ fn show_origin_names_the_source_of_each_setting() {
     assert_eq!(shown(&output, "quiet"), ["quiet", "1", "file", &file.display().to_string()]);
     assert_eq!(shown(&output, "codec"), ["codec", "none", "environment", "WEIR_CODEC"]);
     assert_eq!(shown(&output, "memory"), ["memory", "50%", "default"]);
+    assert_eq!(shown(&output, "swap "), ["swap", "auto", "default"]);
 }
 
 #[test]
@@ -65,6 +66,7 @@ fn mistakes_in_the_file_are_errors_that_name_it() {
         ("memroy = \"1G\"\n", "memroy"),
         ("memory = \"1X\"\n", "unknown unit"),
         ("memory = [1]\n", "array"),
+        ("swap-io = \"aio\"\n", "uring"),
         ("memory\n", "config.toml"),
     ] {
         let home = Folder::new();

@@ -92,14 +92,21 @@ fn an_unreadable_script_is_found_in_path_only_if_executable() {
 fn bad_options_and_sizes_are_125_with_the_reason() {
     let home = Folder::new();
     let library = home.stub_library();
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 19] = [
         (&["--memory", "1M"], "8 MiB"),
         (&["--memory", "-2G"], "negative"),
         (&["--memory", "lots"], "not"),
         (&["--memory", "99999999999G"], "64 bits"),
         (&["--memory", "nan"], "not"),
         (&["--memory", "101%"], "100%"),
-        (&["--swap", "http://host/x"], "not built yet"),
+        (&["--swap", "https://host/bucket"], "not built yet"),
+        (&["--swap", "1M"], "the least is 8 MiB"),
+        (&["--swap", "perhaps"], "none, auto, a size or a folder"),
+        (&["--swap", "/dev/shm:16M"], "tmpfs"),
+        (&["--swap", "16M", "--swap-dir", "/no/such/folder"], "ENOENT"),
+        (&["--swap-encryption", "rot13"], "on, none"),
+        (&["--swap-io", "aio"], "auto, uring, threads"),
+        (&["--policy", "sometimes"], "writeback, writethrough, adaptive"),
         (&["--faults", "sometimes"], "auto, inline, thread"),
         (&["--pool-max", "0"], "1 to 100"),
         (&["--codec", "gzip"], "auto, lz4, none"),
@@ -161,7 +168,28 @@ fn settings_reach_the_program_as_variables_with_exact_bytes() {
             "--stats",
             "s.%p",
         ])
-        .args(["--fork", "refuse", "--mlock", "deny", "--quiet", "--faults", "thread", "env"])
+        .args([
+            "--swap",
+            "/var/tmp:64M",
+            "--swap-encryption",
+            "none",
+            "--swap-io",
+            "threads",
+            "--swap-batch",
+            "8",
+        ])
+        .args([
+            "--policy",
+            "writethrough",
+            "--fork",
+            "refuse",
+            "--mlock",
+            "deny",
+            "--quiet",
+            "--faults",
+            "thread",
+            "env",
+        ])
         .output()
         .unwrap();
     let environment = stdout(&output);
@@ -175,7 +203,12 @@ fn settings_reach_the_program_as_variables_with_exact_bytes() {
         "WEIR_MLOCK=deny",
         "WEIR_QUIET=1",
         "WEIR_FAULTS=thread",
-        "WEIR_SWAP=none",
+        "WEIR_SWAP=67108864",
+        "WEIR_SWAP_DIR=/var/tmp",
+        "WEIR_SWAP_ENCRYPTION=none",
+        "WEIR_SWAP_IO=threads",
+        "WEIR_SWAP_BATCH=8",
+        "WEIR_POLICY=writethrough",
         "WEIR_PAGER=auto",
         &stats,
     ] {
@@ -237,4 +270,46 @@ fn a_library_path_that_ld_preload_cannot_hold_is_refused() {
     std::fs::copy(&library, &blank).unwrap();
     let output = weir_with(&home, &blank).args(["run", "true"]).output().unwrap();
     assert_fails(&output, 125, &["blanks"]);
+}
+
+#[test]
+fn a_disk_with_too_little_room_is_said_before_the_program_starts() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let output =
+        weir_with(&home, &library).args(["run", "--swap", "/var/tmp:4E", "echo", "no"]).output().unwrap();
+    assert_fails(&output, 125, &["4 EiB", "/var/tmp", "--swap none"]);
+}
+
+#[test]
+fn without_a_size_given_a_folder_that_cannot_hold_swap_is_a_warning_and_the_program_runs() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let run = |quiet: &[&str]| {
+        let mut command = weir_with(&home, &library);
+        command.arg("run").args(quiet).args(["--swap-dir", "/dev/shm", "sh", "-c", "echo $WEIR_SWAP"]);
+        command.output().unwrap()
+    };
+    let loud = run(&[]);
+    assert_eq!((loud.status.code(), stdout(&loud).as_str()), (Some(0), "none\n"));
+    assert!(stderr(&loud).contains("tmpfs") && stderr(&loud).contains("--swap-dir"), "{}", stderr(&loud));
+    assert_eq!(stderr(&run(&["--quiet"])), "");
+}
+
+#[test]
+fn a_program_swaps_by_itself_and_to_the_folder_named_from_where_weir_was_started() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let print = ["sh", "-c", "echo $WEIR_SWAP $WEIR_SWAP_DIR"];
+    let plain = weir_with(&home, &library).arg("run").args(print).output().unwrap();
+    assert_eq!(stdout(&plain), "auto /var/tmp\n", "{}", stderr(&plain));
+    let named = weir_with(&home, &library)
+        .current_dir("/var")
+        .args(["run", "--swap", "16M", "--swap-dir", "tmp"])
+        .args(print)
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&named), "16777216 /var/tmp\n", "{}", stderr(&named));
+    let none = weir_with(&home, &library).args(["run", "--swap", "none"]).args(print).output().unwrap();
+    assert_eq!(stdout(&none).trim(), "none", "{}", stderr(&none));
 }

@@ -56,7 +56,9 @@ fn completions_and_the_manual_page_come_from_the_same_table() {
         let output = weir(&home).args(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
         let text = stdout(&output).replace("\\-", "-");
-        assert!(text.contains("pool-max"), "{args:?}");
+        for option in ["pool-max", "swap-dir", "swap-encryption", "swap-io", "policy"] {
+            assert!(text.contains(option), "{args:?}: {option}");
+        }
     }
 }
 
@@ -96,6 +98,30 @@ fn the_pool_bench_reports_budget_and_peak_of_weirs_side() {
 }
 
 #[test]
+fn the_swap_bench_and_the_founding_experiments_report_every_row() {
+    let home = Folder::new();
+    let library = home.counting_library(7 << 20);
+    let report = |args: &[&str]| {
+        let common = ["--size", "8M", "--seconds", "0.01", "--runs", "1", "--no-rival", "--json"];
+        json(&weir_with(&home, &library).arg("bench").args(args).args(common).output().unwrap())
+    };
+    let swap = report(&["swap"]);
+    assert_eq!((swap["limit_bytes"].as_u64(), swap["pool_max_percent"].as_u64()), (Some(8 << 20), Some(5)));
+    for row in swap["tables"][0]["rows"].as_array().unwrap() {
+        assert!(row["weir"]["value"].as_f64().unwrap() > 0.0 && row["weir"]["ratio"].is_null(), "{row}");
+    }
+    assert!(swap["second_pass_written_bytes"]["weir"].is_number(), "{swap}");
+    for row in report(&["founding", "f1"])["rows"].as_array().unwrap() {
+        assert!(row["one"].as_f64().unwrap() > 0.0 && row["gain"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let f4 = report(&["founding", "f4"]);
+    assert_eq!(f4["rows"].as_array().unwrap().len(), 9);
+    for row in f4["rows"].as_array().unwrap() {
+        assert!(row["adaptive_to_best"].as_f64().unwrap() > 0.0 && row["reached"].is_boolean(), "{row}");
+    }
+}
+
+#[test]
 fn a_mode_of_faults_that_does_not_exist_is_a_usage_error() {
     let home = Folder::new();
     let output = weir(&home).args(["bench", "pool", "--faults", "sometimes"]).output().unwrap();
@@ -121,6 +147,9 @@ fn a_library_that_does_not_start_fails_the_bench_and_the_demo() {
     for args in [
         ["bench", "pool", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"].as_slice(),
         &["bench", "gate", "--quick", "--calls=100"],
+        &["bench", "swap", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"],
+        &["bench", "founding", "f1", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"],
+        &["bench", "founding", "f4", "--size=8M", "--seconds=0.01", "--quick"],
         &["demo", "--no-rival", "--memory=32M"],
     ] {
         let output = weir_with(&home, &library).args(args).output().unwrap();
@@ -190,6 +219,10 @@ fn machine_state() -> String {
         read("/proc/sys/vm/page-cluster"),
         read("/sys/block/zram0/disksize"),
         read("/sys/block/zram0/comp_algorithm"),
+        read("/sys/module/zswap/parameters/enabled"),
+        read("/sys/module/zswap/parameters/compressor"),
+        rotational(),
+        names("/var/tmp", ".weir-bench"),
         names("/sys/block", "zram"),
     ]
     .join("|");
@@ -201,7 +234,14 @@ fn machine_state() -> String {
     state
 }
 
-/// Both halves in one test: they look at the same machine-wide state.
+/// What every disk says about itself.
+fn rotational() -> String {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let read = |disk: std::fs::DirEntry| std::fs::read_to_string(disk.path().join("queue/rotational")).ok();
+    entries.filter_map(read).collect()
+}
+
+/// All parts in one test: they look at the same machine-wide state.
 #[test]
 fn the_kernels_side_leaves_the_machine_as_it_was_even_when_interrupted() {
     let home = Folder::new();
@@ -226,16 +266,18 @@ fn the_kernels_side_leaves_the_machine_as_it_was_even_when_interrupted() {
     }
     assert_eq!(machine_state(), before, "after a complete run");
     if !report["rival"].is_null() {
-        interrupt_while_swapping(&home, Path::new("/proc/swaps"));
+        interrupt_while_swapping(&home, "pool", Path::new("/proc/swaps"));
         assert_eq!(machine_state(), before, "after an interrupted run");
+        interrupt_while_swapping(&home, "swap", Path::new("/proc/swaps"));
+        assert_eq!(machine_state(), before, "after an interrupted run with a swap file");
     }
 }
 
-fn interrupt_while_swapping(home: &Folder, swaps: &Path) {
+fn interrupt_while_swapping(home: &Folder, scenario: &str, swaps: &Path) {
     let areas = || std::fs::read_to_string(swaps).unwrap().lines().count();
     let before = areas();
     let mut child = weir(home)
-        .args(["bench", "pool", "--rival-only", "--size", "32M", "--seconds", "60"])
+        .args(["bench", scenario, "--rival-only", "--size", "32M", "--seconds", "60"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

@@ -1,13 +1,20 @@
 //! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and under Weir;
 //! and what Weir's gate adds to a system call.
 
+mod area;
 pub mod calls;
+mod disk;
+mod founding;
 mod gate;
+mod graph;
 mod numpy;
 mod pool;
 pub mod rival;
+mod row;
 pub mod sides;
+mod swap;
 pub mod table;
+mod undo;
 pub mod workload;
 
 use std::process::ExitCode;
@@ -22,6 +29,8 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     interrupt::catch_signals()?;
     match &args.scenario {
         Scenario::Pool(args) => pool::pool(args),
+        Scenario::Swap(args) => swap::swap(args),
+        Scenario::Founding(args) => founding::founding(args),
         Scenario::Numpy(args) => numpy::numpy(args),
         Scenario::Gate(args) => gate::gate(args),
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::probe::{self, FaultMode};
 
-use super::rival::Rival;
+use super::rival::{Area, Rival};
 use super::sides::{Job, Outcome, pager_name, weir_missing};
 use super::{RIVAL_ATTEMPTS, median, oom_note, table};
 use crate::cli::NumpyArgs;
@@ -58,7 +58,7 @@ pub fn numpy(args: &NumpyArgs) -> anyhow::Result<ExitCode> {
     let mut notes = Vec::new();
     let rival = match args.common.no_rival {
         true => None,
-        false => Rival::set_up(plan.limit, plan.array * PEAK_ARRAYS + SWAP_SLACK_BYTES)
+        false => Rival::set_up(Area::Zram, plan.limit, plan.array * PEAK_ARRAYS + SWAP_SLACK_BYTES)
             .inspect_err(|e| notes.push(format!("without the kernel's swap: {e:#}")))
             .ok(),
     };

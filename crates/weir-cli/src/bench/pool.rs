@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::probe::{self, FaultMode, Probe};
 
-use super::rival::Rival;
+use super::rival::{Area, Rival};
+use super::row::{Row, latency, rate, throughput};
 use super::sides::{Job, pager_name, weir_missing};
 use super::{RIVAL_ATTEMPTS, median, oom_note, table};
 use crate::cli::PoolArgs;
@@ -21,31 +22,6 @@ const SWAP_SLACK_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(600);
 /// Order matters: random accesses follow a sequential pass, as in the kernel's own figures.
 const PHASES: &str = "fill,seqread,randread@1,randread@2,randwrite@1,zipf@1,zipf@2";
-
-/// One row of the table: a number of one phase, and what is wanted of it.
-struct Row {
-    label: &'static str,
-    phase: &'static str,
-    field: &'static str,
-    /// From the field's unit to the one shown.
-    scale: f64,
-    unit: &'static str,
-    /// Wanted ratio between Weir and the kernel; for latencies, how many times lower.
-    target: f64,
-    lower_is_better: bool,
-}
-
-const fn rate(label: &'static str, phase: &'static str, target: f64) -> Row {
-    Row { label, phase, field: "ops_per_s", scale: 1e-3, unit: "k/s", target, lower_is_better: false }
-}
-
-const fn throughput(label: &'static str, phase: &'static str, target: f64) -> Row {
-    Row { label, phase, field: "mb_per_s", scale: 1.0, unit: "MB/s", target, lower_is_better: false }
-}
-
-const fn latency(label: &'static str, phase: &'static str, field: &'static str, target: f64) -> Row {
-    Row { label, phase, field, scale: 1e-3, unit: "us", target, lower_is_better: true }
-}
 
 const ROWS: [Row; 17] = [
     throughput("fill", "fill", 1.9),
@@ -66,21 +42,6 @@ const ROWS: [Row; 17] = [
     latency("  p99", "zipf@2", "p99_ns", 5.0),
     latency("  p99.9", "zipf@2", "p999_ns", 10.0),
 ];
-
-impl Row {
-    fn value(&self, run: Option<&Value>) -> Option<f64> {
-        run?["printed"]["phases"][self.phase][self.field].as_f64()
-    }
-
-    fn median(&self, runs: &[Value], side: &str) -> Option<f64> {
-        median(runs.iter().filter_map(|run| self.value(run.get(side))))
-    }
-
-    /// How many times better Weir is.
-    fn ratio(&self, weir: f64, rival: f64) -> f64 {
-        if self.lower_is_better { rival / weir } else { weir / rival }
-    }
-}
 
 /// Sizes and switches after defaults and checks.
 struct Plan {
@@ -135,7 +96,7 @@ pub fn pool(args: &PoolArgs) -> anyhow::Result<ExitCode> {
     }
     let rival = match args.common.no_rival {
         true => None,
-        false => Rival::set_up(plan.limit, plan.data + SWAP_SLACK_BYTES)
+        false => Rival::set_up(Area::Zram, plan.limit, plan.data + SWAP_SLACK_BYTES)
             .inspect_err(|e| notes.push(format!("without the kernel's swap: {e:#}")))
             .ok(),
     };

@@ -65,7 +65,7 @@ impl Job {
 
     /// As it is.
     pub fn run_native(&self) -> anyhow::Result<Outcome> {
-        self.measure(Command::new(&self.program)).context("native run")
+        self.measure(Command::new(&self.program), || ()).context("native run")
     }
 
     /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up reclaiming and
@@ -74,13 +74,16 @@ impl Job {
         let kills_before = rival.oom_kills()?;
         loop {
             rival.reset_store_peak()?;
-            let result = self.measure(rival.command(&self.program)?);
+            let mut store_seen = 0;
+            let result = self.measure(rival.command(&self.program)?, || {
+                store_seen = rival.store_bytes_now().max(store_seen);
+            });
             let oom_kills = rival.oom_kills()? - kills_before;
             match result {
                 Ok(outcome) => {
                     return Ok(RivalOutcome {
                         outcome,
-                        store_peak_bytes: rival.store_peak_bytes()?,
+                        store_peak_bytes: rival.store_peak_bytes(store_seen)?,
                         oom_kills,
                     });
                 }
@@ -97,12 +100,22 @@ impl Job {
         }
     }
 
-    /// Under Weir with a budget in bytes, faults served in `mode` (none: what `weir run` takes by itself). Also returns
-    /// Weir's counters.
+    /// Under Weir with a budget in bytes and no swap file, faults served in `mode` (none: what `weir run` takes by
+    /// itself). Also returns Weir's counters.
     pub fn run_weir(
         &self,
         budget_bytes: u64,
         mode: Option<FaultMode>,
+    ) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
+        self.run_weir_with(budget_bytes, mode, &[("swap", "none".to_owned())])
+    }
+
+    /// The same with options of `weir run` by name, such as a swap file.
+    pub fn run_weir_with(
+        &self,
+        budget_bytes: u64,
+        mode: Option<FaultMode>,
+        options: &[(&str, String)],
     ) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
         let stats = StatsFile::new();
         let mut command = Command::new(std::env::current_exe()?);
@@ -110,8 +123,9 @@ impl Job {
         if let Some(mode) = mode {
             command.args(["--faults", mode.name()]);
         }
+        command.args(options.iter().map(|(name, value)| format!("--{name}={value}")));
         command.arg("--").arg(&self.program);
-        let outcome = self.measure(command).context("run under Weir")?;
+        let outcome = self.measure(command, || ()).context("run under Weir")?;
         let counters = stats.read()?;
         let peak = counters.get("weir_peak_resident_bytes").copied().unwrap_or(0);
         ensure!(peak > 0, "Weir did not start in the measured program: its counters show no RAM in use");
@@ -120,10 +134,11 @@ impl Job {
     }
 
     // The type of a child's failure stays visible: callers tell it from other errors.
-    fn measure(&self, mut command: Command) -> anyhow::Result<Outcome> {
+    fn measure(&self, mut command: Command, mut each_poll: impl FnMut()) -> anyhow::Result<Outcome> {
         let mut rss_peak_bytes = 0;
         let finished = child::run(command.args(&self.args), self.deadline, |pid| {
             rss_peak_bytes = resident_peak_bytes(pid).unwrap_or(0).max(rss_peak_bytes);
+            each_poll();
         })?;
         let line = finished.stdout.lines().last().unwrap_or_default();
         let printed = serde_json::from_str(line).with_context(|| format!("unexpected output: {line:?}"))?;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use weir::config::parse_size;
 use weir_os::host::AnonymousWords;
 
-use super::calls;
+use super::{calls, graph};
 use crate::cli::WorkloadArgs;
 use crate::{demo, term};
 
@@ -64,7 +65,8 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    fn unit(&mut self) -> f64 {
+    /// Evenly spread from 0 to below 1.
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
@@ -79,6 +81,8 @@ pub fn main(args: &WorkloadArgs) -> anyhow::Result<ExitCode> {
     let bytes = usize::try_from(bytes)?;
     let result = if args.phases == ["demo"] {
         demo::workload(bytes)?
+    } else if args.phases == ["graph"] {
+        graph::workload(bytes, Duration::from_secs_f64(args.seconds))?
     } else if args.phases == ["gate"] {
         calls::workload(args.calls)?
     } else {
@@ -101,6 +105,7 @@ fn run_phases(phases: &[String], bytes: usize, length: Duration, passes: u32) ->
         let result = match kind {
             "fill" => continue, // always first, done above
             "seqread" => data.sequential_read(passes)?,
+            "sweep" => data.sweep(threads, length)?,
             "randread" => data.random_read(threads, length, &Pattern::Uniform)?,
             "zipf" => data.random_read(threads, length, &Pattern::Zipf(Zipf::new(pages as u64)))?,
             "randwrite" => data.random_write(length)?,
@@ -181,16 +186,50 @@ impl Data {
         let sums: Vec<u64> = self.templates.iter().map(line_sum).collect();
         let expected = (0..self.pages)
             .fold(0_u64, |sum, page| sum.wrapping_add(stamp(page)).wrapping_add(sums[template_of(page)]));
-        let started = Instant::now();
+        let (started, mut written) = (Instant::now(), Vec::new());
         for _ in 0..passes {
+            let before = Written::now();
             let words = self.memory.words().iter().step_by(LINE_WORDS);
             let sum = words.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Relaxed)));
             ensure!(
                 sum == expected,
                 "sequential read: sum {sum:#x} instead of {expected:#x}: data is damaged"
             );
+            written.push(Written::now().since(before));
         }
-        Ok(self.throughput(started.elapsed(), passes))
+        let mut result = self.throughput(started.elapsed(), passes);
+        result["written_by_pass"] = json!(written);
+        Ok(result)
+    }
+
+    /// Each thread writes a word to one page after the other of its own share, over and over: every page that went out
+    /// unchanged the last time has to be written again.
+    fn sweep(&mut self, threads: usize, length: Duration) -> anyhow::Result<Value> {
+        ensure!(threads <= self.pages, "more threads than pages");
+        let (words, share) = (self.memory.words(), self.pages.div_ceil(threads));
+        let shares = self.writes.chunks_mut(share).enumerate();
+        let before = Written::now();
+        let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
+            let handles: Vec<_> = shares
+                .map(|(index, writes)| {
+                    scope.spawn(move || {
+                        let mut next = 0;
+                        timed(length, || {
+                            let page = index * share + next;
+                            writes[next] += 1;
+                            words[page * PAGE_WORDS + WRITTEN_WORD]
+                                .store(written(page, writes[next]), Relaxed);
+                            next = (next + 1) % writes.len();
+                            Ok(())
+                        })
+                    })
+                })
+                .collect();
+            join_all(handles)
+        });
+        let mut result = summary(measured)?;
+        result["written"] = json!(Written::now().since(before));
+        Ok(result)
     }
 
     fn random_read(&self, threads: usize, length: Duration, pattern: &Pattern) -> anyhow::Result<Value> {
@@ -205,9 +244,7 @@ impl Data {
                     })
                 })
             };
-            let handles: Vec<_> = (0..threads).map(spawn).collect();
-            let gone = |_| Err(anyhow::anyhow!("a reader thread failed"));
-            handles.into_iter().map(|handle| handle.join().unwrap_or_else(gone)).collect()
+            join_all((0..threads).map(spawn).collect())
         });
         summary(measured)
     }
@@ -247,6 +284,44 @@ fn check_stamp(words: &[AtomicU64], page: usize) -> anyhow::Result<()> {
     let found = words[page * PAGE_WORDS + STAMP_WORD].load(Relaxed);
     ensure!(found == stamp(page), "page {page}: found {found:#x} instead of {:#x}", stamp(page));
     Ok(())
+}
+
+fn join_all(
+    handles: Vec<std::thread::ScopedJoinHandle<'_, anyhow::Result<Measured>>>,
+) -> Vec<anyhow::Result<Measured>> {
+    let gone = |_| Err(anyhow::anyhow!("a thread of the workload failed"));
+    handles.into_iter().map(|handle| handle.join().unwrap_or_else(gone)).collect()
+}
+
+/// Bytes written to disk so far, where the kernel tells.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Written {
+    /// By this process.
+    own_bytes: Option<u64>,
+    /// By the kernel's own swap, of all processes.
+    kernel_swap_bytes: Option<u64>,
+}
+
+impl Written {
+    fn now() -> Written {
+        let number = |path: &str, key: &str| -> Option<u64> {
+            let text = std::fs::read_to_string(path).ok()?;
+            text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok()
+        };
+        let pages = number("/proc/vmstat", "pswpout ");
+        Written {
+            own_bytes: number("/proc/self/io", "write_bytes:"),
+            kernel_swap_bytes: pages.map(|pages| pages * PAGE_BYTES as u64),
+        }
+    }
+
+    fn since(self, before: Written) -> Written {
+        let less = |now: Option<u64>, then: Option<u64>| now?.checked_sub(then?);
+        Written {
+            own_bytes: less(self.own_bytes, before.own_bytes),
+            kernel_swap_bytes: less(self.kernel_swap_bytes, before.kernel_swap_bytes),
+        }
+    }
 }
 
 struct Measured {
@@ -362,7 +437,8 @@ mod tests {
 
     #[test]
     fn all_phases_run_and_verify() {
-        let list = ["fill", "seqread", "randread@1", "randread@2", "randwrite@1", "zipf@1", "zipf@2"];
+        let list =
+            ["fill", "seqread", "randread@1", "randread@2", "randwrite@1", "sweep@3", "zipf@1", "zipf@2"];
         let result = phases(&list).unwrap();
         assert_eq!((result["verified"].as_bool(), result["pages"].as_u64()), (Some(true), Some(512)));
         for phase in &list[..2] {
@@ -401,6 +477,21 @@ mod tests {
         data.sequential_read(1).unwrap();
         data.memory.words_mut()[PAGE_WORDS * 3 + LINE_WORDS * 9] += 1;
         assert!(data.sequential_read(1).is_err());
+    }
+
+    #[test]
+    fn every_pass_says_what_was_written_to_disk_during_it() {
+        let result = phases(&["seqread"]).unwrap();
+        let passes = result["phases"]["seqread"]["written_by_pass"].as_array().unwrap();
+        assert_eq!(passes.len(), 2);
+        let now = Written::now();
+        assert!(
+            passes.iter().all(|pass| pass["own_bytes"].is_u64() == now.own_bytes.is_some()),
+            "{passes:?}"
+        );
+        let then = Written { own_bytes: Some(1), kernel_swap_bytes: None };
+        let later = Written { own_bytes: Some(5), kernel_swap_bytes: Some(2) }.since(then);
+        assert_eq!((later.own_bytes, later.kernel_swap_bytes), (Some(4), None));
     }
 
     #[test]

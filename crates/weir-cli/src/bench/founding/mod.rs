@@ -1,0 +1,80 @@
+//! `weir bench founding`: the experiments of the reports that Weir was founded on, with the mechanism off and on in one run.
+
+mod f1;
+mod f4;
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+use weir_os::probe::{self, FaultMode};
+
+use super::disk::{self, Disk};
+use super::sides::weir_missing;
+use crate::cli::{Experiment, FoundingArgs, FoundingRunArgs};
+use crate::term;
+
+/// Runs an experiment.
+pub fn founding(args: &FoundingArgs) -> anyhow::Result<ExitCode> {
+    match &args.experiment {
+        Experiment::F1(args) => finish(args, f1::run(args)?, f1::human),
+        Experiment::F4(args) => finish(args, f4::run(args)?, f4::human),
+    }
+}
+
+fn finish(args: &FoundingRunArgs, report: Value, human: fn(&Value) -> String) -> anyhow::Result<ExitCode> {
+    let text = if args.common.json { format!("{report:#}\n") } else { human(&report) };
+    term::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the experiments share.
+struct Plan {
+    /// RAM: Weir's budget and the kernel's limit, in bytes.
+    limit: u64,
+    runs: u32,
+    seconds: f64,
+    faults: Option<FaultMode>,
+    disk: Disk,
+}
+
+impl Plan {
+    /// For up to `data_percent` of the RAM.
+    fn new(args: &FoundingRunArgs, data_percent: u64, pool_max: u8) -> anyhow::Result<Plan> {
+        if let Some(why) = weir_missing() {
+            anyhow::bail!("{why}");
+        }
+        let limit = disk::limit(args.size.as_deref(), if args.common.quick { "32M" } else { "128M" })?;
+        Ok(Plan {
+            limit,
+            runs: args.common.runs(),
+            seconds: disk::seconds(args.seconds, &args.common, 3.0)?,
+            faults: probe::probe().auto_faults(),
+            disk: Disk::new(&args.disk, limit * data_percent / 100, pool_max)?,
+        })
+    }
+
+    /// First lines of a report.
+    fn title(report: &Value, what: &str) -> String {
+        format!(
+            "{what}; medians of {} run(s), Linux {}\nweir: faults {}, {} RAM, pool at most {} %; files in {}\n",
+            report["runs"].as_array().map_or(0, Vec::len),
+            report["kernel"].as_str().unwrap_or("?"),
+            report["faults"].as_str().unwrap_or("?"),
+            disk::size(&report["limit_bytes"]),
+            report["pool_max_percent"],
+            report["swap_dir"].as_str().unwrap_or("?"),
+        )
+    }
+
+    fn common_json(&self, experiment: &str) -> Value {
+        serde_json::json!({
+            "scenario": format!("founding {experiment}"),
+            "kernel": probe::probe().kernel.release,
+            "faults": self.faults.map(FaultMode::name),
+            "limit_bytes": self.limit,
+            "swap_dir": self.disk.dir(),
+            "pool_max_percent": self.disk.pool_max,
+            "seconds": self.seconds,
+        })
+    }
+}
