@@ -8,7 +8,7 @@ use std::path::Path;
 use weir::config::{SWAP_BYTES_MIN, Settings, SwapIo, SwapSetting, format_size};
 use weir_os::probe;
 use weir_os::swapfile::{Granted, OpenError, SwapFile, free_bytes};
-use weir_os::sys::Errno;
+use weir_os::sys::{self, Errno};
 
 /// `--swap auto` takes at most this share of the disk's free bytes: the program and others need room too.
 const AUTO_FREE_SHARE: u64 = 2;
@@ -17,9 +17,9 @@ const AUTO_BUDGETS: u64 = 8;
 /// The unit of swap files.
 const CLUSTER_BYTES: u64 = 2 << 20;
 
-/// Bytes that `--swap auto` takes with so many free ones and such a budget; `None` where that is too little to be of use.
+/// Bytes that `--swap auto` takes (the engine goes by the same rule) with so many free ones and such a budget; `None` where that is too little to be of use.
 pub fn auto_bytes(free: u64, budget: u64) -> Option<u64> {
-    let bytes = (free / AUTO_FREE_SHARE).min(budget.saturating_mul(AUTO_BUDGETS));
+    let bytes = (free / AUTO_FREE_SHARE).min(budget.saturating_mul(AUTO_BUDGETS)).min(sys::file_size_limit());
     let bytes = bytes / CLUSTER_BYTES * CLUSTER_BYTES;
     (bytes >= SWAP_BYTES_MIN).then_some(bytes)
 }

@@ -240,7 +240,9 @@ fn human(report: &Value) -> String {
         report["pool_max_percent"],
         text_of("swap_dir"),
     );
-    text += &traffic_lines(&report["traffic"]);
+    if report["traffic"]["pages_out"].is_number() {
+        text += &traffic_lines(&report["traffic"]);
+    }
     let passes = &report["second_pass_written_bytes"];
     text += &format!(
         "second read-only pass wrote: weir {}, kernel's file {}\n",
