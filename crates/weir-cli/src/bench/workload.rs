@@ -2,8 +2,9 @@
 //! orders that matter, checks every value it sees, and prints one JSON line.
 
 use std::process::ExitCode;
-use std::sync::atomic::AtomicU64;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -28,6 +29,8 @@ const TEMPLATES: usize = 64;
 const STAMP_WORD: usize = 0;
 /// Word of a page that random writes change.
 const WRITTEN_WORD: usize = 1;
+/// Pages that a thread of the sweep phase takes at a time.
+const SWEEP_PAGES: usize = 16;
 /// Skew of the zipf phase.
 const ZIPF_THETA: f64 = 0.99;
 /// Threads of a phase.
@@ -202,32 +205,30 @@ impl Data {
         Ok(result)
     }
 
-    /// Each thread writes a word to one page after the other of its own share, over and over: every page that went out
-    /// unchanged the last time has to be written again.
+    /// All threads together write a word to one page after the other, over and over: who is free takes the next few pages. So
+    /// no thread can stay among pages that are there, and every page has to be written to disk again when it goes out.
     fn sweep(&mut self, threads: usize, length: Duration) -> anyhow::Result<Value> {
-        ensure!(threads <= self.pages, "more threads than pages");
-        let (words, share) = (self.memory.words(), self.pages.div_ceil(threads));
-        let shares = self.writes.chunks_mut(share).enumerate();
+        let words = self.memory.words();
+        // Locked against a thread that was stopped for a whole round.
+        let parts: Vec<Mutex<&mut [u32]>> = self.writes.chunks_mut(SWEEP_PAGES).map(Mutex::new).collect();
+        let next = AtomicUsize::new(0);
+        let one_part = || {
+            let part = next.fetch_add(1, Relaxed) % parts.len();
+            let mut writes = parts[part].lock().map_err(|_| anyhow::anyhow!("another thread failed"))?;
+            for (index, times) in writes.iter_mut().enumerate() {
+                let page = part * SWEEP_PAGES + index;
+                *times += 1;
+                words[page * PAGE_WORDS + WRITTEN_WORD].store(written(page, *times), Relaxed);
+            }
+            Ok(())
+        };
         let before = Written::now();
         let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
-            let handles: Vec<_> = shares
-                .map(|(index, writes)| {
-                    scope.spawn(move || {
-                        let mut next = 0;
-                        timed(length, || {
-                            let page = index * share + next;
-                            writes[next] += 1;
-                            words[page * PAGE_WORDS + WRITTEN_WORD]
-                                .store(written(page, writes[next]), Relaxed);
-                            next = (next + 1) % writes.len();
-                            Ok(())
-                        })
-                    })
-                })
-                .collect();
-            join_all(handles)
+            let spawn = |_| scope.spawn(|| timed(length, one_part));
+            join_all((0..threads).map(spawn).collect())
         });
         let mut result = summary(measured)?;
+        result["pages_per_s"] = json!(result["ops_per_s"].as_f64().map(|ops| ops * SWEEP_PAGES as f64));
         result["written"] = json!(Written::now().since(before));
         Ok(result)
     }

@@ -80,7 +80,7 @@ fn row(runs: &[Value], threads: u32, target: f64) -> Value {
         median(runs.iter().filter(|run| run["threads"] == threads).filter_map(|run| value(&run[side])))
     };
     let phase = format!("sweep@{threads}");
-    let speed = |side: &str| of(side, &|run| run["printed"]["phases"][&phase]["ops_per_s"].as_f64());
+    let speed = |side: &str| of(side, &|run| run["printed"]["phases"][&phase]["pages_per_s"].as_f64());
     let (one, batched, rival) = (speed("one"), speed("batched"), speed("rival"));
     let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
     let gain = ratio(batched, one);
@@ -156,7 +156,7 @@ mod tests {
     fn run_of(threads: u32, one: f64, batched: f64) -> Value {
         let side = |speed: f64, trips: f64| {
             let phase = format!("sweep@{threads}");
-            json!({ "printed": { "phases": { phase: { "ops_per_s": speed } } }, "traffic": { "slot_trips_per_page": trips } })
+            json!({ "printed": { "phases": { phase: { "pages_per_s": speed } } }, "traffic": { "slot_trips_per_page": trips } })
         };
         json!({ "threads": threads, "one": side(one, 2.0), "batched": side(batched, 0.03), "rival": side(100.0, 0.0) })
     }
