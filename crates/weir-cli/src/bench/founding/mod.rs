@@ -57,7 +57,7 @@ impl Plan {
     fn title(report: &Value, what: &str) -> String {
         format!(
             "{what}; medians of {} run(s), Linux {}\nweir: faults {}, {} RAM, pool at most {} %; files in {}\n",
-            report["runs"].as_array().map_or(0, Vec::len),
+            report["repeats"].as_u64().unwrap_or(0),
             report["kernel"].as_str().unwrap_or("?"),
             report["faults"].as_str().unwrap_or("?"),
             disk::size(&report["limit_bytes"]),
@@ -72,6 +72,7 @@ impl Plan {
             "kernel": probe::probe().kernel.release,
             "faults": self.faults.map(FaultMode::name),
             "limit_bytes": self.limit,
+            "repeats": self.runs,
             "swap_dir": self.disk.dir(),
             "pool_max_percent": self.disk.pool_max,
             "seconds": self.seconds,
