@@ -42,9 +42,7 @@ fn unmanaged_bytes(managed: u64) -> u64 {
 pub fn at_exit() {
     let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
     engine.core.publish();
-    if let Some(swapping) = &engine.core.swapping {
-        swapping.tier.depart(); // what it holds is its children's to reclaim
-    }
+    engine.depart();
     let pid = sys::getpid();
     let own = OWNER.load(Ordering::Relaxed) == pid;
     if let Some(path) = &settings.stats {

@@ -46,6 +46,16 @@ impl Engine<KernelPager> {
         self.gate.open();
     }
 
+    /// Before the process ends in good order: relatives that share the swap file learn that it is gone. Nobody is inside
+    /// meanwhile, so no cluster changes hands under a write.
+    pub fn depart(&self) {
+        let Some(swapping) = self.core.swapping.as_ref().filter(|s| !s.tier.alone()) else { return };
+        let _signals = super::Signals(weir_os::thread::block_signals());
+        self.gate.close();
+        swapping.tier.depart();
+        self.gate.open();
+    }
+
     fn each_slot(&self, mut f: impl FnMut(SlotId)) {
         let ranges: Vec<(u32, u32)> = self
             .regions()

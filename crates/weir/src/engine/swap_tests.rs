@@ -127,7 +127,7 @@ fn pages_come_back_from_the_swap_file_and_go_there_again_without_a_write() {
     }
     let census = core.validate(PAGES).unwrap();
     assert!(census.swapped >= 256 && census.pooled > 0, "{census:?}");
-    for page in 0..512 {
+    for page in 0..512u32 {
         let want = if (page / 64).is_multiple_of(2) { noise(page) } else { mixed(page) };
         assert!(read(core, page).unwrap() == want, "page {page}");
     }

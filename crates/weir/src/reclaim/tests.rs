@@ -244,7 +244,7 @@ fn after_a_lift_that_lost_its_windows_nothing_is_lifted_into_them_again() {
     let lost = core.table.block(BlockId(12)).window().unwrap();
     discard(&core, BlockId(12), u64::MAX, Depth::All);
     while let Some(block) = core.staged.pop() {
-        store_window(&core, &mut Bench::new(), block, u32::MAX, false);
+        store(&core, &mut Bench::new(), block);
     }
     while core.frames.shed_windows(&core.pager, u32::MAX, 1) > 0 {}
     while let Some(w) = core.frames.take_empty_lifts(1) {
