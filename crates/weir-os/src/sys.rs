@@ -240,6 +240,30 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
+/// Whether this process has an io_uring, looked for among its first 1024 descriptors.
+pub fn has_io_uring() -> bool {
+    (0..1024).any(|fd: u32| {
+        let mut path = *b"/proc/self/fd/\0\0\0\0\0";
+        let (mut digits, mut rest) = (1, fd);
+        while rest >= 10 {
+            (digits, rest) = (digits + 1, rest / 10);
+        }
+        let mut left = fd;
+        for place in (0..digits).rev() {
+            path[14 + place] = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        let mut target = [0u8; 32];
+        // SAFETY: a NUL-terminated path and a live buffer of the length given.
+        let read = unsafe {
+            let args =
+                [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, 32, 0, 0];
+            syscall(libc::SYS_readlinkat, args)
+        };
+        read.is_ok_and(|n| target[..n].starts_with(b"anon_inode:[io_uring]"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+mod swap;
+
 /// One page: its block's lock, its word, and where its bytes are.
 struct Page {
     lock: AtomicU32,
@@ -98,6 +100,7 @@ impl Page {
                     w.try_install(found, false).unwrap();
                 }
                 State::Resident | State::Same => {}
+                State::Swapped => panic!("nothing is written in these models"),
             }
         });
     }

@@ -10,7 +10,7 @@
 //! Pointers inside tables (`iovec`, `msghdr`) are beyond a filter. Calls with tables could be trapped always; but the
 //! filter is inherited over `exec`, where nobody answers the trap. So the shim wraps libc's functions for them.
 //!
-//! Instructions passed with the table of Linux 6.18, of 846: `read` and `write` 17, private futex wake 17,
+//! Instructions passed with the table of Linux 6.18, of 847: `read` and `write` 17, private futex wake 17,
 //! futex wait 26, `close` and `getpid` 13 (0 from Linux 5.11 on); a trapped `read` 20. A test holds
 //! these numbers.
 
@@ -36,6 +36,7 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const X32_BIT: u32 = 0x4000_0000;
 const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_TRAP: u32 = 0x0003_0000;
+const RET_ERRNO: u32 = 0x0005_0000;
 
 // BPF_LD|W|ABS, ALU|SUB|K, JMP|{JA,JEQ,JGE,JSET}|K, RET|K
 const LOAD: u16 = 0x20;
@@ -76,6 +77,8 @@ enum Special {
     None,
     Futex,
     Mask,
+    /// Answered with ENOSYS.
+    Refuse,
 }
 
 impl Class {
@@ -85,6 +88,9 @@ impl Class {
         let special = match nr as i64 {
             libc::SYS_futex => Special::Futex,
             libc::SYS_rt_sigprocmask => Special::Mask,
+            // Its requests and registered buffers use memory behind the gate's back, after their calls have returned: pages
+            // could leave under them. Programs know how to do without (containers forbid it too).
+            libc::SYS_io_uring_setup => Special::Refuse,
             _ => Special::None,
         };
         Class { pointers: table::pointer_args(nr), special }
@@ -250,6 +256,10 @@ impl Builder {
         let begin = self.program.len;
         self.classes.list[at].1 = begin;
         match class.special {
+            Special::Refuse => {
+                self.emit(RETURN, RET_ERRNO | libc::ENOSYS as u32, 0, 0);
+                return;
+            }
             Special::None | Special::Mask => {}
             Special::Futex => {
                 self.load(arg_low(1));

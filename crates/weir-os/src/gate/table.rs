@@ -158,6 +158,13 @@ pub fn is_memory_call(nr: usize) -> bool {
     find(nr).is_some_and(|row| mask(row, |kind| matches!(kind, Kind::Range | Kind::Ranges(_))) != 0)
 }
 
+/// Whether the kernel may use the buffers that call `nr` names after it has returned: requests that
+/// complete later, buffers registered for them. MOVE refuses such pages while they are in use.
+pub fn outlives_its_return(nr: usize) -> bool {
+    [libc::SYS_io_submit, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register]
+        .contains(&(nr as libc::c_long))
+}
+
 /// Whether call `nr` must never be trapped: its registers hold leftovers, it returns in another
 /// context, or it only registers an address.
 pub fn is_never_trapped(nr: usize) -> bool {

@@ -73,6 +73,9 @@ impl Engine<KernelPager> {
         stats::add(&self.core.stats.calls_trapped, 1);
         let Some(stubs) = self.stubs() else { return Passage::Pieces };
         self.harvest_calls_if_many();
+        if weir_os::gate::table::outlives_its_return(call.nr) {
+            self.core.frames.forbid_lifts();
+        }
         let mut caller = CallPins::new(self, bench, self.pages_for_a_call());
         // A table that cannot be read is the kernel's to refuse: it knows the right error.
         let known = visit(call.nr, &call.args, &mut caller);

@@ -35,7 +35,8 @@ impl Engine<KernelPager> {
         let (space, gate) = reserve_space(budget, intake)?;
         let windows = Geometry::arena_windows(budget);
         // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
-        let lifts = intake == Intake::InThread && weir_os::mem::can_lift();
+        // Nor are there any of buffers that a ring made before the filter was there goes on using.
+        let lifts = intake == Intake::InThread && weir_os::mem::can_lift() && !weir_os::sys::has_io_uring();
         let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
         let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
         let arena = Mapping::anon((windows + lift_windows) as usize * window_bytes)

@@ -38,6 +38,7 @@ pub struct Frames {
     existing: AtomicU32,
     limit: AtomicU32,
     scatter: AtomicBool,
+    lifts_forbidden: AtomicBool,
 }
 
 /// Consecutive free frames in the caller's hand.
@@ -75,6 +76,7 @@ impl Frames {
             existing: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
             scatter: AtomicBool::new(false),
+            lifts_forbidden: AtomicBool::new(false),
         };
         (0..windows).for_each(|w| frames.empty.set(w));
         (windows..all).for_each(|w| frames.empty_lifts.set(w));
@@ -222,9 +224,14 @@ impl Frames {
         Some(WindowId(w))
     }
 
-    /// Whether there are windows for lifted pages.
+    /// Whether pages may be lifted, and there are windows for them.
     pub fn can_lift(&self) -> bool {
-        self.lifts as usize != self.rows.len()
+        self.lifts as usize != self.rows.len() && !self.lifts_forbidden.load(Ordering::Relaxed)
+    }
+
+    /// From now on no page is lifted: the kernel may use pages after the call that named them.
+    pub fn forbid_lifts(&self) {
+        self.lifts_forbidden.store(true, Ordering::SeqCst);
     }
 
     /// Takes `n` (1..=8) neighbouring empty windows into which pages can be lifted: the first.

@@ -31,6 +31,9 @@ struct Span<'a> {
 /// possible here, everything is as it was but for the lock, which is released.
 pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> Option<Unmapped> {
     let span = gather(core, victim, guard)?;
+    if !core.frames.can_lift() {
+        return None; // forbidden since: asked for after the pins, which are let go of later than that
+    }
     let first = span.start.block();
     let blocks = PageId(span.end - 1).block().0 - first.0 + 1;
     let window = core.frames.take_empty_lifts(blocks)?;

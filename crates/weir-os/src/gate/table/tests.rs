@@ -102,6 +102,9 @@ fn masks_tell_pointers_tables_and_ranges() {
     assert!(is_memory_call(libc::SYS_munmap as usize) && is_memory_call(libc::SYS_process_madvise as usize));
     assert!(!is_memory_call(libc::SYS_read as usize) && !is_memory_call(9999));
     assert!(is_never_trapped(libc::SYS_rt_sigreturn as usize) && !is_never_trapped(9999));
+    assert!(
+        outlives_its_return(libc::SYS_io_submit as usize) && !outlives_its_return(libc::SYS_read as usize)
+    );
 }
 
 #[test]

@@ -1,0 +1,182 @@
+//! A pooled page is written to the swap file, and read again, while something else happens to it. The record in the
+//! pool, the one on the disk and the mapped page are loom cells; bytes under way belong to whoever copied them.
+
+use super::{BYTES, RECORD};
+use crate::page::SlotId;
+use crate::page::state::{PageWord, State, Word};
+use crate::sync::{AtomicU32, AtomicU64, BlockLock};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+const SLOT: SlotId = SlotId(5);
+const WRITER: u8 = 25;
+const NEW: u64 = 43;
+
+struct Page {
+    lock: AtomicU32,
+    word: AtomicU64,
+    pool: UnsafeCell<u64>,
+    disk: UnsafeCell<u64>,
+    mapped: UnsafeCell<u64>,
+}
+
+impl Page {
+    fn pooled() -> Arc<Page> {
+        let word = AtomicU64::new(0);
+        let w = PageWord(&word);
+        let resident = w.try_install(Word::ABSENT, false).unwrap();
+        let staged = w.try_stage(resident).unwrap();
+        w.try_store(staged, RECORD).unwrap();
+        Arc::new(Page {
+            lock: AtomicU32::new(0),
+            word,
+            pool: UnsafeCell::new(BYTES),
+            disk: UnsafeCell::new(0),
+            mapped: UnsafeCell::new(0),
+        })
+    }
+
+    fn locked<R>(&self, f: impl FnOnce(PageWord<'_>) -> R) -> R {
+        let _guard = BlockLock(&self.lock).lock();
+        f(PageWord(&self.word))
+    }
+
+    fn put(cell: &UnsafeCell<u64>, v: u64) -> u64 {
+        cell.with_mut(|p| {
+            // SAFETY: loom checks that nobody else accesses the cell now.
+            #[expect(unsafe_code, reason = "loom's cell hands out raw pointers")]
+            unsafe {
+                core::mem::replace(&mut *p, v)
+            }
+        })
+    }
+
+    fn get(cell: &UnsafeCell<u64>) -> u64 {
+        cell.with(|p| {
+            // SAFETY: loom checks that nobody writes the cell now.
+            #[expect(unsafe_code, reason = "loom's cell hands out raw pointers")]
+            unsafe {
+                *p
+            }
+        })
+    }
+
+    /// Copies the record under the lock, writes it without, commits under the lock again.
+    fn write_out(&self) {
+        let copied = self.locked(|w| {
+            let found = w.load();
+            (found.state() == State::Pooled).then(|| {
+                w.try_begin_write(found, WRITER).unwrap();
+                Page::get(&self.pool)
+            })
+        });
+        let Some(bytes) = copied else { return };
+        assert_eq!(Page::put(&self.disk, bytes), 0, "the slot was free");
+        self.locked(|w| {
+            if w.try_swap_out(w.load(), SLOT, WRITER).is_ok() {
+                assert_eq!(Page::put(&self.pool, 0), BYTES, "the record was still there");
+            } else {
+                Page::put(&self.disk, 0); // the slot is free again
+            }
+        });
+    }
+
+    /// A fault by `tag`. False: somebody else is reading the page; wait.
+    fn fault(&self, tag: u8) -> bool {
+        let reading = self.locked(|w| {
+            let found = w.load();
+            match found.state() {
+                State::Pooled => {
+                    Page::put(&self.mapped, Page::put(&self.pool, 0));
+                    w.try_install(found, false).unwrap();
+                    Ok(None)
+                }
+                State::Swapped => w.try_begin_read(found, tag).map(Some),
+                _ => Ok(None),
+            }
+        });
+        let Ok(reading) = reading else { return false };
+        let Some(mine) = reading else { return true };
+        let bytes = Page::get(&self.disk);
+        self.locked(|w| {
+            if w.load() == mine {
+                assert_eq!(Page::put(&self.mapped, bytes), 0, "mapped twice");
+                w.try_install(mine, false).unwrap();
+                Page::put(&self.disk, 0);
+            }
+        });
+        true
+    }
+
+    /// The program gives the page up and writes it again: another page in the same place.
+    fn replace(&self) {
+        self.locked(|w| {
+            let found = w.load();
+            match found.state() {
+                State::Pooled => drop(Page::put(&self.pool, 0)),
+                State::Resident => drop(Page::put(&self.mapped, 0)),
+                // A slot that is being read is freed by name only: nobody writes it before the read is over.
+                _ => {}
+            }
+            w.try_discard(found).unwrap();
+            w.try_install(Word::ABSENT, false).unwrap();
+            Page::put(&self.mapped, NEW);
+        });
+    }
+}
+
+#[test]
+fn loom_write_vs_fault() {
+    loom::model(|| {
+        let page = Page::pooled();
+        let p = page.clone();
+        let writer = thread::spawn(move || p.write_out());
+        assert!(page.fault(1), "nobody else reads");
+        writer.join().unwrap();
+        assert!(page.fault(1));
+        assert_eq!(Page::put(&page.mapped, 0), BYTES, "the bytes are mapped");
+        assert_eq!([Page::put(&page.pool, 0), Page::put(&page.disk, 0)], [0, 0], "and nowhere else");
+    });
+}
+
+#[test]
+fn loom_write_vs_a_new_page_in_the_same_place() {
+    loom::model(|| {
+        let page = Page::pooled();
+        let p = page.clone();
+        let writer = thread::spawn(move || p.write_out());
+        page.replace();
+        writer.join().unwrap();
+        assert_eq!(PageWord(&page.word).load().state(), State::Resident);
+        assert_eq!(Page::put(&page.mapped, 0), NEW, "old bytes never cover new ones");
+        assert_eq!(Page::put(&page.pool, 0), 0);
+    });
+}
+
+#[test]
+fn loom_two_faults_on_a_swapped_page() {
+    loom::model(|| {
+        let page = Page::pooled();
+        page.write_out();
+        let p = page.clone();
+        let other = thread::spawn(move || p.fault(2));
+        let mine = page.fault(1);
+        assert!(other.join().unwrap() || mine, "one of them reads it");
+        assert_eq!(Page::put(&page.mapped, 0), BYTES);
+    });
+}
+
+#[test]
+fn loom_read_vs_a_new_page_in_the_same_place() {
+    loom::model(|| {
+        let page = Page::pooled();
+        page.write_out();
+        let p = page.clone();
+        let reader = thread::spawn(move || p.fault(1));
+        page.replace();
+        reader.join().unwrap();
+        assert_eq!(PageWord(&page.word).load().state(), State::Resident);
+        assert_eq!(Page::put(&page.mapped, 0), NEW, "what was read late is dropped");
+    });
+}
