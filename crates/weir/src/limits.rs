@@ -47,6 +47,9 @@ pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
 /// Free frames kept in the arena whatever faults want: a stream's block, and a window for the pool.
 pub const FREE_FLOOR: u32 = 3 * BLOCK_PAGES;
 
+/// Free frames that a faulting thread gives back by one call: bounds how long its fault takes.
+pub const SHED_A_LITTLE: u32 = BLOCK_PAGES;
+
 /// Single faults keep the pool's copies of at most this share of the frames: each copy takes room from
 /// a page that could be resident.
 pub const KEPT_SHARE: u32 = 16;

@@ -10,7 +10,7 @@ use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, STAGED_SHARE,
+    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, SHED_A_LITTLE, STAGED_SHARE,
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
@@ -99,6 +99,8 @@ pub struct Core<P: Pager> {
     pub kick: AtomicU32,
     /// Something was evicted once: memory is not plentiful.
     pub pressed: AtomicBool,
+    /// A faulting thread is giving free frames back.
+    shedding: AtomicBool,
 }
 
 impl<P: Pager> Core<P> {
@@ -129,6 +131,7 @@ impl<P: Pager> Core<P> {
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
             pressed: AtomicBool::new(false),
+            shedding: AtomicBool::new(false),
         };
         core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);
         core.apply_limits();
@@ -221,6 +224,18 @@ impl<P: Pager> Core<P> {
             return if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare, 1) } else { 0 };
         }
         if free < self.frames_wanted() { self.frames.grow(&self.pager).unwrap_or(0) } else { 0 }
+    }
+
+    /// As [`Core::balance`], by a faulting thread: one at a time, and only so much that its fault does not last.
+    pub fn balance_a_little(&self) {
+        if self.shedding.swap(true, Ordering::Acquire) {
+            return; // there will be room soon
+        }
+        let spare = self.frames.free().saturating_sub(FREE_FLOOR);
+        if spare >= BLOCK_PAGES {
+            self.frames.shed_windows(&self.pager, spare.min(SHED_A_LITTLE), 1);
+        }
+        self.shedding.store(false, Ordering::Release);
     }
 
     /// Free frames worth having while faults take runs.

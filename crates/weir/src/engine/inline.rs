@@ -176,7 +176,7 @@ impl Engine<KernelPager> {
         stats::add(&core.stats.own_reclaims, 1);
         reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
         if core.frames.credit() < CREDIT_LOW {
-            core.balance();
+            core.balance_a_little();
         }
     }
 

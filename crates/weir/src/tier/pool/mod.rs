@@ -55,6 +55,8 @@ pub struct Damaged;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanId(u32);
 
+/// Windows looked at under one hold of the lock: about 2 us.
+const WINDOWS_PER_HOLD: u32 = 32;
 const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
 const HEADER_BYTES: usize = 8;
 const MAGIC: u64 = 0x57e1;
@@ -349,21 +351,23 @@ impl Pool {
         if !self.is_sparse() {
             return None; // looking at every span is not worth it
         }
-        let _guard = self.lock.lock();
-        self.windows_by_clock().flat_map(spans_of).find(|&id| {
-            let (class, count) = self.meta(id);
-            if class == NO_CLASS || count == 0 || self.leaving(id) != STAYS {
-                return false;
-            }
-            let (n, vacant) =
-                (objects(class as usize) as u32, self.vacant[class as usize].load(Ordering::Relaxed));
-            let sparse = count * 4 <= n * 3 && vacant.saturating_sub(n - count) >= count;
-            if sparse {
-                self.unlink(id, &self.heads[class as usize]);
-                self.set_leaving(id, SPAN_LEAVES);
-            }
-            sparse
+        self.windows_at_a_time().find_map(|windows| {
+            let _guard = self.lock.lock();
+            let id = self.owned_of(windows).flat_map(spans_of).find(|&id| self.is_sparse_span(id))?;
+            self.unlink(id, &self.heads[self.meta(id).0 as usize]);
+            self.set_leaving(id, SPAN_LEAVES);
+            Some(id)
         })
+    }
+
+    fn is_sparse_span(&self, id: SpanId) -> bool {
+        let (class, count) = self.meta(id);
+        if class == NO_CLASS || count == 0 || self.leaving(id) != STAYS {
+            return false;
+        }
+        let (n, vacant) =
+            (objects(class as usize) as u32, self.vacant[class as usize].load(Ordering::Relaxed));
+        count * 4 <= n * 3 && vacant.saturating_sub(n - count) >= count
     }
 
     /// Ends an evacuation: a span that still has records takes new ones again.
@@ -391,14 +395,24 @@ impl Pool {
         if !self.is_sparse() {
             return None;
         }
-        let _guard = self.lock.lock();
-        let free: u32 = self.windows_by_clock().map(|w| SPANS_PER_WINDOW - self.used_spans(w)).sum();
-        let window = self.windows_by_clock().find(|&w| {
-            let used = self.used_spans(w);
-            used <= SPANS_PER_WINDOW * 3 / 4
-                && free > SPANS_PER_WINDOW
-                && spans_of(w).all(|id| self.leaving(id) == STAYS)
-        })?;
+        let all = self.owned_of((0, self.windows.len() as u32));
+        let free: u32 = all.map(|w| SPANS_PER_WINDOW - self.used_spans(w)).sum();
+        if free <= SPANS_PER_WINDOW {
+            return None;
+        }
+        self.windows_at_a_time().find_map(|windows| {
+            let _guard = self.lock.lock();
+            let window = self.owned_of(windows).find(|&w| {
+                self.used_spans(w) <= SPANS_PER_WINDOW * 3 / 4
+                    && spans_of(w).all(|id| self.leaving(id) == STAYS)
+            })?;
+            self.close_window(window);
+            Some(window)
+        })
+    }
+
+    /// None of the window's spans takes new records.
+    fn close_window(&self, window: WindowId) {
         for id in spans_of(window) {
             match self.meta(id) {
                 (NO_CLASS, _) => self.unlink(id, &self.free_head),
@@ -409,7 +423,6 @@ impl Pool {
             }
             self.set_leaving(id, WINDOW_LEAVES);
         }
-        Some(window)
     }
 
     /// Ends the evacuation of a window; if it still has records it goes on as before.
@@ -422,11 +435,20 @@ impl Pool {
         self.windows.row(w.0 as usize).load(Ordering::Relaxed).saturating_sub(1)
     }
 
-    /// Every owned window once, from where the last search stopped.
-    fn windows_by_clock(&self) -> impl Iterator<Item = WindowId> {
+    /// Every window of the arena, from where the last search stopped, a few at a time: first and number. For
+    /// searches that hold the lock for a few only, because faults wait for it.
+    fn windows_at_a_time(&self) -> impl Iterator<Item = (u32, u32)> {
         let n = self.windows.len() as u32;
-        (0..n)
-            .map(move |_| WindowId(self.hand.fetch_add(1, Ordering::Relaxed) % n))
+        (0..n.div_ceil(WINDOWS_PER_HOLD)).map(move |_| {
+            (self.hand.fetch_add(WINDOWS_PER_HOLD, Ordering::Relaxed) % n, WINDOWS_PER_HOLD.min(n))
+        })
+    }
+
+    /// Those of `n` windows from `first` on, and round to the arena's first, that are the pool's.
+    fn owned_of(&self, (first, n): (u32, u32)) -> impl Iterator<Item = WindowId> {
+        let all = self.windows.len() as u32;
+        (first..first + n)
+            .map(move |w| WindowId(w % all))
             .filter(|w| self.windows.row(w.0 as usize).load(Ordering::Relaxed) != 0)
     }
 
