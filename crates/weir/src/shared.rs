@@ -201,6 +201,12 @@ impl<P: Pager> Core<P> {
         (self.frames.limit() / FREE_LOW_SHARE).max(FREE_LOW_MIN)
     }
 
+    /// Free frames at which it starts and stops while faulting threads make room by themselves: it would only take their
+    /// processors.
+    pub fn crowded_mark(&self) -> u32 {
+        self.low_mark() / 2
+    }
+
     /// Free frames at which it stops.
     pub fn high_mark(&self) -> u32 {
         self.low_mark() * FREE_HIGH_FACTOR
@@ -245,7 +251,7 @@ impl<P: Pager> Core<P> {
 
     /// Wakes the background reclaimer if it has work.
     pub fn kick_if_low(&self) {
-        if self.demand.crowded() && self.available() > self.low_mark() / 2 {
+        if self.demand.crowded() && self.available() >= self.crowded_mark() {
             return;
         }
         let excess = self.frames.existing() > self.frames.limit();
