@@ -25,7 +25,7 @@ pub const DEFAULT_MIN_ALLOC: u64 = 1 << 10;
 pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
 
 /// Default of `swap-batch`.
-pub const DEFAULT_SWAP_BATCH: u16 = 64;
+pub const DEFAULT_SWAP_BATCH: u16 = 256;
 
 /// Smallest swap file, in bytes: a few clusters, one of which is kept for moving records.
 pub const SWAP_BYTES_MIN: u64 = 8 << 20;
@@ -154,8 +154,8 @@ pub const OPTIONS: [OptionSpec; 16] = [
         "swap-batch",
         "WEIR_SWAP_BATCH",
         "N",
-        "64",
-        "Slots of the swap file reserved and given back together, and pages written together, 1 to 64",
+        "256",
+        "Most pages written to the swap file together, 1 to 256; a batch ends at 256 KiB in any case",
     ),
     spec(
         OptionId::PoolMax,
@@ -239,7 +239,7 @@ pub struct SwapSetting {
     pub encryption: bool,
     /// How it is read and written.
     pub io: SwapIo,
-    /// Slots reserved and given back, and pages written, together: 1 to 64.
+    /// Pages written together at most, and slots reserved and given back together (64 of them at most): 1 to 256.
     pub batch: u16,
 }
 
@@ -523,8 +523,8 @@ fn set_swap(setting: Option<&mut SwapSetting>, option: OptionId, text: &str) -> 
         }
         _ => {
             setting.batch = match text.trim().parse() {
-                Ok(n @ 1..=64) => n,
-                _ => return Err("expected a whole number from 1 to 64".to_owned()),
+                Ok(n @ 1..=256) => n,
+                _ => return Err("expected a whole number from 1 to 256".to_owned()),
             }
         }
     }
@@ -659,7 +659,7 @@ mod tests {
         assert_eq!(swap("/disk:2G"), Some((PathBuf::from("/disk"), Some(2 * GIB))));
         assert!(refusal("WEIR_SWAP", "1M").contains("the least is 8 MiB"));
         assert!(refusal("WEIR_SWAP", "yes").contains("none, auto, a size or a folder"));
-        assert!(refusal("WEIR_SWAP_BATCH", "0").contains("1 to 64"));
+        assert!(refusal("WEIR_SWAP_BATCH", "0").contains("1 to 256"));
         assert!(refusal("WEIR_SWAP_IO", "aio").contains("auto, uring, threads"));
         assert!(refusal("WEIR_SWAP_ENCRYPTION", "rot13").contains("on, none"));
     }

@@ -27,12 +27,16 @@ const MIB: u64 = 1 << 20;
 
 /// 12 MiB of RAM, of which the pool may have five windows, over a disk. Lives as long as the test: hooks keep it.
 fn core_over(disk: FakeDisk, bytes: u64) -> &'static Fake {
+    core_with(disk, bytes, Policy::Writeback, 256)
+}
+
+fn core_with(disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static Fake {
     let windows = Geometry::arena_windows(12 * MIB);
     let geometry =
         Geometry { pages: PAGES, windows, lift_windows: 0, budget_bytes: 12 * MIB, pool_max_percent: 12 };
     let mut core = Core::new(FakePager::new(PAGES, windows), geometry, 3, Codec::Auto).unwrap();
     let tier = Swap::new(disk, bytes, SwapSettings::default(), SwapEncryption::Aead).unwrap();
-    core.attach_swap(Swapping::new(tier, Policy::Writeback, 64).unwrap());
+    core.attach_swap(Swapping::new(tier, policy, batch).unwrap());
     (0..PAGES / 64).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
     Box::leak(Box::new(core))
 }
@@ -161,6 +165,28 @@ fn the_pools_coldest_pages_make_room_for_new_ones() {
     assert!(census.pooled > 0 && pooled(0) < 64, "the first block went to the pool first");
     (0..768).for_each(|page| assert!(read(core, page).unwrap() == mixed(page), "page {page}"));
     core.validate(PAGES).unwrap();
+}
+
+#[test]
+fn pages_that_compress_are_written_256_kib_at_once_and_one_by_one_when_told_so() {
+    let average = |batch| {
+        let core = core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writeback, batch);
+        for block in 0..16 {
+            fill(core, block, mixed);
+            send_out(core, block);
+        }
+        core.validate(PAGES).unwrap();
+        let counters = swapping(core).tier.counters();
+        assert!(get(&counters.pages_out) > 400, "{}", get(&counters.pages_out));
+        (
+            get(&counters.bytes_written) / get(&counters.writes),
+            get(&counters.pages_out) / get(&counters.writes),
+        )
+    };
+    let (bytes, pages) = average(256);
+    assert!(bytes >= 200 << 10 && pages > 100, "{bytes} bytes, {pages} pages a write");
+    let (bytes, pages) = average(1);
+    assert!(bytes <= 4096 && pages == 1, "{bytes} bytes, {pages} pages a write");
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
         Effort::Own => core.staged_mark().max(want).min(core.staged.pages() + 2 * want),
         Effort::Direct => want,
     };
-    let mut out = Out::new(core);
+    let mut out = if effort == Effort::Background { Out::new(core) } else { Out::for_fault(core) };
     out.relieve_pool(core);
     for _ in 0..TRIES {
         // A batch for the swap file that has begun is filled up.

@@ -10,7 +10,7 @@ use crate::door::Pager;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, PageId, SlotId};
-use crate::shared::swapping::{Press, Swapping};
+use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES, Press, Swapping};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
@@ -18,9 +18,12 @@ use crate::tier::swap::{Codec, SwapError};
 use std::sync::MutexGuard;
 
 /// Most pages of a batch.
-const PAGES: usize = BLOCK_PAGES as usize;
+const PAGES: usize = BATCH_PAGES as usize;
 /// Blocks looked at for one batch of pooled pages.
-const BLOCKS: u32 = 64;
+const BLOCKS: u32 = 256;
+/// A batch holds at most one part in this of the frames, which it keeps until it is written; but a few in any case.
+const STAGED_SHARE: u32 = 32;
+const STAGED_MIN: u32 = 16;
 /// The pool is relieved when less than one part in this of its share is vacant.
 const VACANT: u64 = 16;
 /// Slots looked at, and at most given up, when the file has no room.
@@ -49,6 +52,8 @@ pub struct Out<'a, P: Pager> {
     pages: u32,
     /// Of these, staged ones: frames that will be free.
     staged: u32,
+    /// Most of these.
+    staged_most: u32,
     /// Staged pages ever pushed.
     pushed: u32,
     /// The block whose staged pages were pushed last, since the last flush.
@@ -70,6 +75,7 @@ impl<'a, P: Pager> Out<'a, P> {
             press: None,
             pages: 0,
             staged: 0,
+            staged_most: (core.frames.limit() / STAGED_SHARE).clamp(STAGED_MIN, BATCH_PAGES),
             pushed: 0,
             current: None,
             no_room: false,
@@ -77,6 +83,12 @@ impl<'a, P: Pager> Out<'a, P> {
             owns: 0,
             freed: 0,
         }
+    }
+
+    /// As `new`, for a thread that waits for its own frame: it fills up no batch with more than a block of staged pages.
+    pub fn for_fault(core: &'a Core<P>) -> Out<'a, P> {
+        let all = Self::new(core);
+        Out { staged_most: all.staged_most.min(BLOCK_PAGES), ..all }
     }
 
     /// Whether pages can go to the swap file.
@@ -99,12 +111,21 @@ impl<'a, P: Pager> Out<'a, P> {
         self.pushed
     }
 
-    /// Pages that would still go with the batch, once it has begun.
+    /// Staged pages that would still go with the batch, once it has begun, if they are like those in it.
     pub fn wants(&self) -> u32 {
-        match self.swapping {
-            Some(s) if self.pages > 0 => s.batch.saturating_sub(self.pages),
-            _ => 0,
+        let (Some(s), Some(press)) = (self.swapping, self.press.as_deref()) else { return 0 };
+        let bytes = press.writer.bytes();
+        if self.pages == 0 || bytes == 0 {
+            return 0;
         }
+        let missing = (BATCH_BYTES.saturating_sub(bytes) * self.pages as usize).div_ceil(bytes) as u32;
+        missing.min(s.batch.saturating_sub(self.pages)).min(self.staged_most.saturating_sub(self.staged))
+    }
+
+    /// Whether the batch takes no page more.
+    fn is_full(&self, batch: u32) -> bool {
+        let bytes = self.press.as_deref().map_or(0, |press| press.writer.bytes());
+        self.pages >= batch || bytes >= BATCH_BYTES || self.owns == PAGES
     }
 
     /// Whether a batch has begun that is not full.
@@ -118,12 +139,14 @@ impl<'a, P: Pager> Out<'a, P> {
         if self.press.is_none() {
             self.press = s.press();
         }
+        let staged = found.state() == State::Staged;
+        let full = self.is_full(s.batch) || staged && self.staged >= self.staged_most;
         let Some(press) = self.press.as_deref_mut() else { return Pushed::No };
         // Taken back and out again: its old bytes are still in the batch, under the same tag.
         if self.pages > 0 {
             press.writer.cancel(page);
         }
-        if self.pages >= s.batch || self.owns == PAGES || press.writer.push(page, codec, bytes).is_err() {
+        if full || press.writer.push(page, codec, bytes).is_err() {
             return Pushed::Full;
         }
         self.pages += 1;
@@ -131,7 +154,7 @@ impl<'a, P: Pager> Out<'a, P> {
             press.writer.cancel(page);
             return Pushed::No;
         }
-        if found.state() == State::Staged {
+        if staged {
             self.staged += 1;
             self.pushed += 1;
             self.current = Some(page.block());
@@ -186,7 +209,7 @@ impl<'a, P: Pager> Out<'a, P> {
     fn fill_from_pool(&mut self, core: &Core<P>) {
         let Some(s) = self.swapping else { return };
         for _ in 0..BLOCKS {
-            if self.pages >= s.batch {
+            if self.is_full(s.batch) {
                 return;
             }
             let Some(block) = s.cold.pop(&core.table) else { return };
@@ -363,7 +386,7 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     let mut moved = 0;
     let read = s.tier.each_in_cluster(cluster, scratch, |page, slot, record| {
         let Ok((codec, bytes)) = record else { return };
-        if press.writer.pages().count() == PAGES {
+        if press.writer.bytes() >= BATCH_BYTES || press.writer.pages().count() == PAGES {
             moved += move_batch(core, s, press);
         }
         if page.0 >= core.table.pages() {

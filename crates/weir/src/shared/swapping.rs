@@ -29,8 +29,13 @@ const MOVER: u8 = DESKS + WRITERS + 1;
 const CACHES: usize = 8;
 /// Bytes that a desk reads at once.
 const SCRATCH_BYTES: usize = 128 << 10;
-/// Bytes of a batch: a block of pages that do not compress.
-const BATCH_BYTES: usize = 272 << 10;
+/// A batch with so many bytes is full: what a disk takes well in one request.
+pub const BATCH_BYTES: usize = 256 << 10;
+/// Most pages of a batch, however well they compress.
+pub const BATCH_PAGES: u32 = 256;
+/// Bytes of a writer's buffer: the last page of a batch goes beyond [`BATCH_BYTES`], and a block of pages that do not
+/// compress fits.
+const PRESS_BYTES: usize = 272 << 10;
 /// Bytes of the slot table per record: a row, its bit, and what is lost between rows.
 const SLOT_BYTES: u64 = 26;
 /// RAM of the buffers that are commonly touched: two writers, the mover, and some of every desk.
@@ -67,7 +72,7 @@ pub struct Swapping<D: BlockIo> {
     pub cold: ColdQueue,
     /// When pool pages are written.
     pub policy: Policy,
-    /// Pages written together.
+    /// Pages written together at most; fewer where they have [`BATCH_BYTES`] before.
     pub batch: u32,
     desks: Vec<Mutex<Desk>>,
     presses: Vec<Mutex<Press>>,
@@ -96,23 +101,25 @@ pub struct Swapping<D: BlockIo> {
 }
 
 impl<D: BlockIo> Swapping<D> {
-    /// Desks and writers for a tier. `batch`: slots reserved, and pages written, together (1 to 64).
+    /// Desks and writers for a tier. `batch`: pages written together at most (1 to
+    /// [`BATCH_PAGES`]), and slots reserved together as far as one word of the bitmap has them.
     pub fn new(tier: Swap<D>, policy: Policy, batch: u16) -> Result<Swapping<D>, SwapError> {
-        let slots = usize::from(batch.clamp(1, 64));
+        let pages = u32::from(batch).clamp(1, BATCH_PAGES);
+        let slots = pages as usize; // a cache takes 64 at most
         let press = |tag, writer| Press { tag, writer, cache: SlotCache::new(slots) };
         let desk = |tag| Ok(Mutex::new(Desk { tag, scratch: Scratch::new(SCRATCH_BYTES)? }));
         let desks: Result<Vec<_>, SwapError> = (1..=DESKS).map(desk).collect();
         let presses: Result<Vec<_>, SwapError> = (DESKS + 1..=DESKS + WRITERS)
-            .map(|tag| Ok(Mutex::new(press(tag, Writer::new(BATCH_BYTES)?))))
+            .map(|tag| Ok(Mutex::new(press(tag, Writer::new(PRESS_BYTES)?))))
             .collect();
         Ok(Swapping {
             tier,
             cold: ColdQueue::default(),
             policy,
-            batch: slots as u32,
+            batch: pages,
             desks: desks?,
             presses: presses?,
-            mover: Mutex::new((press(MOVER, Writer::for_moving(BATCH_BYTES)?), Scratch::new(SCRATCH_BYTES)?)),
+            mover: Mutex::new((press(MOVER, Writer::for_moving(PRESS_BYTES)?), Scratch::new(SCRATCH_BYTES)?)),
             caches: (0..CACHES).map(|_| Mutex::new(SlotCache::new(slots))).collect(),
             arrived: AtomicU32::new(0),
             waiting: AtomicU32::new(0),

@@ -20,7 +20,8 @@ pub struct SlotCache {
 }
 
 impl SlotCache {
-    /// An empty cache that fills and empties itself by `batch` slots (1 to 64) at a time.
+    /// An empty cache that fills and empties itself by `batch` slots at a time, 64 at most: a word
+    /// of the bitmap.
     pub fn new(batch: usize) -> SlotCache {
         SlotCache { slots: [SlotId(0); CACHE_MAX], held: 0, batch: batch.clamp(1, 64), epoch: 0 }
     }
