@@ -1,6 +1,7 @@
 //! What both paths share: the page table, the resident set, frames, pool, statistics and the pager.
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
+pub mod copies;
 pub mod swapping;
 
 use crate::config::Codec as CodecSetting;
@@ -12,12 +13,12 @@ use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
     GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, SHED_A_LITTLE, STAGED_SHARE,
 };
+use crate::page::BlockId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
-use crate::page::state::{State, Word};
+use crate::page::state::State;
 use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
-use crate::page::{BlockId, Handle};
 use crate::stats::{self, Stats};
 use crate::sync::{Lock, Ordering};
 use crate::tier::pool::Pool;
@@ -294,35 +295,6 @@ impl<P: Pager> Core<P> {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// A page of the block has gone to the pool: some day it is written to the swap file.
-    #[inline]
-    pub fn note_pooled(&self, block: BlockId) {
-        if let Some(s) = &self.swapping {
-            s.cold.push(&self.table, block);
-        }
-    }
-
-    /// Gives up the copy of a page's bytes that its word named: a pool record or a slot, its only one or kept.
-    pub fn free_copy(&self, was: Word) {
-        if let Some(handle) = was.handle() {
-            self.free_record(handle);
-        }
-        if was.kept().is_some() {
-            self.count_kept(-1);
-        }
-        if let (Some(slot), Some(s)) = (was.slot(), &self.swapping) {
-            s.free(slot);
-            if was.kept_slot().is_some() {
-                s.count_kept(-1);
-            }
-        }
-    }
-
-    /// Frees a pool record that no word names any more.
-    pub fn free_record(&self, handle: Handle) {
-        self.pool.free(&self.pager, &self.frames, &self.stats, handle);
-    }
-
     /// Counts pages that came to have contents (or lost them).
     pub fn count_managed(&self, delta: i64) {
         let bytes = delta * PAGE_BYTES as i64;
@@ -345,6 +317,9 @@ impl<P: Pager> Core<P> {
             let counters = swapping.tier.counters();
             s.swap_in.store(counters.pages_in.load(Ordering::Relaxed), Ordering::Relaxed);
             s.swap_out.store(counters.pages_out.load(Ordering::Relaxed), Ordering::Relaxed);
+            s.swap_doubled.store(swapping.doubled(), Ordering::Relaxed);
+            s.policy.store(swapping.writes_through().into(), Ordering::Relaxed);
+            s.swap_write_ns.store(swapping.write_ns.load(Ordering::Relaxed), Ordering::Relaxed);
             s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
             s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
         }
@@ -365,7 +340,8 @@ impl<P: Pager> Core<P> {
         let in_frames = u64::from(self.frames.limit()).saturating_sub(pool);
         // An eighth more than the records themselves: classes and partly filled spans.
         let ratio_percent = (stored * 112).checked_div(logical).unwrap_or(100).clamp(5, 100);
-        let kept = self.kept() * ratio_percent / 100;
+        // Records that can be given up at no price.
+        let kept = (self.kept() + self.doubled()) * ratio_percent / 100;
         let wanted = pool.saturating_sub(kept) + in_frames * ratio_percent / 100;
         let missing = wanted.saturating_sub(limit * 95 / 100);
         // What does not compress at all may be among it, and clusters are never full.
@@ -389,6 +365,8 @@ pub struct Census {
     pub kept: u64,
     /// Pages that are a record in the swap file alone.
     pub swapped: u64,
+    /// Pages that are a pool record and a record in the swap file (counted in `pooled` as well).
+    pub doubled: u64,
     /// Pages in a frame with a record kept in the swap file.
     pub kept_slots: u64,
     /// Pages locked in memory.
@@ -414,11 +392,14 @@ impl<P: Pager> Core<P> {
         if self.kept() != census.kept || self.pinned.load(Ordering::Relaxed) != census.pinned {
             return Err("kept or pinned pages miscounted");
         }
-        let records = census.swapped + census.kept_slots;
+        let records = census.swapped + census.kept_slots + census.doubled;
         if let Some(s) = &self.swapping {
             s.tier.validate()?;
             if s.kept() != census.kept_slots {
                 return Err("kept slots miscounted");
+            }
+            if s.doubled() != census.doubled {
+                return Err("pages in pool and swap file miscounted");
             }
             if s.tier.alone() && s.tier.live_records() != records {
                 return Err("records in the swap file and page words differ");
@@ -454,6 +435,7 @@ impl<P: Pager> Core<P> {
             if word.tag() != 0 {
                 return Err("a page waits for a read or write that nobody makes");
             }
+            census.doubled += u64::from(word.doubled());
             census.kept_slots += u64::from(word.kept_slot().is_some());
             census.kept += u64::from(word.kept().is_some());
             census.pinned += u64::from(word.pinned());
@@ -463,6 +445,9 @@ impl<P: Pager> Core<P> {
         }
         if resident != row.resident() {
             return Err("a block's resident pages are miscounted");
+        }
+        if self.is_forgotten(block) {
+            return Err("pooled pages in no queue");
         }
         if staged > 0 && row.window().is_none() {
             return Err("staged pages without a window");

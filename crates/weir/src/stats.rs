@@ -79,7 +79,21 @@ counters! {
     swap_cancelled "weir_swap_cancelled",
     /// Pages written from the pool, to make room in it.
     swap_from_pool "weir_swap_from_pool",
-    /// Slots of pages in frames given up because the swap file got short.
+    /// Pages written from the pool ahead of their eviction; they stayed in it.
+    swap_through "weir_swap_through",
+    /// Pages that left the pool for the swap file without a write: they had been written through.
+    swap_evicted_free "weir_swap_evicted_free",
+    /// Pooled pages that are in the swap file as well.
+    swap_doubled "weir_swap_doubled",
+    /// Pages dropped by the program while they were in the pool.
+    pool_died "weir_pool_died",
+    /// Policy in force now: 0 writeback, 1 writethrough.
+    policy "weir_policy",
+    /// Times that the adaptive policy changed it.
+    policy_switches "weir_policy_switches",
+    /// Time spent writing to the swap file, of all threads.
+    swap_write_ns "weir_swap_write_ns",
+    /// Slots of pages in frames or in the pool given up because the swap file got short.
     swap_kept_dropped "weir_swap_kept_dropped",
     /// Records moved out of clusters that were mostly dead.
     swap_moved "weir_swap_moved",

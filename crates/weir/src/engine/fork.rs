@@ -65,7 +65,8 @@ impl Engine<KernelPager> {
             .map(|r| (r.start, r.end()))
             .collect();
         for page in ranges.into_iter().flat_map(|(start, end)| start..end) {
-            if let Some(slot) = self.core.table.word(PageId(page)).load().slot() {
+            let (page, table) = (PageId(page), &self.core.table);
+            if let Some(slot) = table.slot_of(page, table.word(page).load()) {
                 f(slot);
             }
         }

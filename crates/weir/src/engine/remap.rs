@@ -245,12 +245,15 @@ impl<P: Pager> Engine<P> {
         if let Some(h) = found.handle() {
             core.pool.rename(&core.pager, h, to);
         }
-        if let (Some(slot), Some(swapping)) = (found.slot(), &core.swapping) {
+        if let (Some(slot), Some(swapping)) = (core.table.slot_of(from, found), &core.swapping) {
             swapping.tier.rename(slot, to);
         }
         core.table.set_aux(to, core.table.aux(from));
         let _ = old.try_discard(found);
         let _ = new.try_adopt(found);
+        if found.state() == State::Pooled {
+            core.note_pooled(to.block());
+        }
     }
 
     fn count_arrived(&self, to: PageId, n: u32) {

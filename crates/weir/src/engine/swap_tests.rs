@@ -5,10 +5,11 @@ use crate::config::{Codec, Policy};
 use crate::error::SwapError;
 use crate::fault::{self, Outcome, Strides};
 use crate::page::state::State;
-use crate::page::{BlockId, PageId};
+use crate::page::{BlockId, PageId, SlotId};
 use crate::reclaim::compress::Bench;
 use crate::reclaim::discard::{Depth, discard};
 use crate::reclaim::store::{Portion, store_window};
+use crate::reclaim::through::write_through;
 use crate::reclaim::unmap::unmap;
 use crate::reclaim::writeback::{self, Out};
 use crate::shared::swapping::Swapping;
@@ -20,6 +21,8 @@ use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
 use core::sync::atomic::AtomicU64;
 use weir_os::codec::PageBytes;
 use weir_os::sys::Errno;
+
+mod through;
 
 type Fake = Core<FakePager>;
 const PAGES: u32 = 2048;
@@ -102,6 +105,10 @@ fn read(core: &Fake, page: u32) -> Option<PageBytes> {
 
 fn state(core: &Fake, page: u32) -> State {
     core.table.word(PageId(page)).load().state()
+}
+
+fn slot_of(core: &Fake, page: u32) -> Option<SlotId> {
+    core.table.slot_of(PageId(page), core.table.word(PageId(page)).load())
 }
 
 /// Unmaps a block and stores what it can, without writing the batch.
@@ -302,7 +309,7 @@ fn a_page_that_cannot_be_read_is_lost_for_that_access_alone() {
     assert_eq!(resolve(core, 320), Outcome::Lost);
     assert_eq!(fault::loss(core), SwapError::Read(Errno::EIO));
     assert!(read(core, 320).unwrap() == noise(320), "the next try reads it");
-    let offset = swapping(core).tier.offset_of(core.table.word(PageId(340)).load().slot().unwrap()).unwrap();
+    let offset = swapping(core).tier.offset_of(slot_of(core, 340).unwrap()).unwrap();
     disk(core).flip(offset + 99, 4);
     assert_eq!(read(core, 340), None);
     assert_eq!(fault::loss(core), SwapError::Damaged);
@@ -363,6 +370,9 @@ fn workload(core: &Fake) -> u32 {
             fill_or_lose(core, block, &mut lost);
             send_out(core, block);
             core.validate(PAGES).unwrap();
+            swapping(core).set_writes_through(block % 3 != round);
+            while write_through(core, block % 2 == 0) {}
+            core.validate(PAGES).unwrap();
         }
         for page in (0..384).filter(|p| p % 3 != 0) {
             match read(core, page) {
@@ -391,18 +401,33 @@ fn fill_or_lose(core: &Fake, block: u32, lost: &mut u32) {
     }
 }
 
-#[test]
-fn whichever_operation_of_the_disk_fails_every_page_is_itself_or_lost_and_every_count_true() {
-    let whole = core_over(FakeDisk::new(4 * MIB, 512), 4 * MIB);
+fn every_failure(policy: Policy) {
+    let whole = core_with(FakeDisk::new(4 * MIB, 512), 4 * MIB, policy, 64);
     assert_eq!(workload(whole), 0);
+    assert_eq!(get(&whole.stats.swap_through) > 100, policy != Policy::Writeback);
     let ops = get(&disk(whole).ops);
     assert!(ops > 25, "{ops} operations");
     for n in 1..=ops {
-        let core = core_over(FakeDisk::new(4 * MIB, 512), 4 * MIB);
+        let core = core_with(FakeDisk::new(4 * MIB, 512), 4 * MIB, policy, 64);
         disk(core).fails_at.store(n, Ordering::Relaxed);
         let lost = workload(core);
         assert!(lost <= 64, "operation {n}: {lost} pages were lost by one failure");
     }
+}
+
+#[test]
+fn whichever_operation_of_the_disk_fails_every_page_is_itself_or_lost_and_every_count_true() {
+    every_failure(Policy::Writeback);
+}
+
+#[test]
+fn whichever_operation_fails_when_pages_are_written_through_every_count_is_true() {
+    every_failure(Policy::Writethrough);
+}
+
+#[test]
+fn whichever_operation_fails_while_the_policy_changes_every_count_is_true() {
+    every_failure(Policy::Adaptive);
 }
 
 #[test]

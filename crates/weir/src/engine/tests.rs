@@ -45,12 +45,16 @@ struct World {
 
 /// Two in three worlds have a swap file under a small pool.
 fn world(seed: u64) -> World {
-    world_with(seed, (!seed.is_multiple_of(3)).then(|| FakeDisk::new(DISK, 512)))
+    world_of(seed, Policy::Writeback)
+}
+
+fn world_of(seed: u64, policy: Policy) -> World {
+    world_with(seed, (!seed.is_multiple_of(3)).then(|| FakeDisk::new(DISK, 512)), policy)
 }
 
 const DISK: u64 = 32 << 20;
 
-fn world_with(seed: u64, disk: Option<FakeDisk>) -> World {
+fn world_with(seed: u64, disk: Option<FakeDisk>, policy: Policy) -> World {
     let windows = Geometry::arena_windows(BUDGET);
     // Every other world lifts.
     let lift_windows = if seed.is_multiple_of(2) { windows } else { 0 };
@@ -60,7 +64,7 @@ fn world_with(seed: u64, disk: Option<FakeDisk>) -> World {
         Core::new(FakePager::new(PAGES, windows + lift_windows), geometry, 7, Codec::Auto).unwrap();
     if let Some(disk) = disk {
         let tier = Swap::new(disk, DISK, SwapSettings::default(), SwapEncryption::Aead).unwrap();
-        core.attach_swap(Swapping::new(tier, Policy::Writeback, [64, 1, 7][seed as usize % 3]).unwrap());
+        core.attach_swap(Swapping::new(tier, policy, [64, 1, 7][seed as usize % 3]).unwrap());
     }
     let rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng }
@@ -197,6 +201,19 @@ impl World {
         }
     }
 
+    /// As the background thread would; the adaptive policy is made to change its mind.
+    fn write_through(&mut self) {
+        let (on, partial) = (self.rng.next(4) > 0, self.rng.next(2) == 0);
+        if let Some(s) = &self.engine.core.swapping {
+            s.set_writes_through(on);
+            // Until nothing is left, or a few batches that may be one page each.
+            let mut batches = 0..16;
+            while batches.next().is_some()
+                && crate::reclaim::through::write_through(&self.engine.core, partial)
+            {}
+        }
+    }
+
     fn step(&mut self, step: u32) {
         match self.rng.next(1000) {
             0..450 => {
@@ -216,6 +233,7 @@ impl World {
             910..920 => self.pin(),
             920..960 => {
                 self.engine.reclaim_here();
+                self.write_through();
             }
             960..970 => {
                 crate::reclaim::room::compact(&self.engine.core);
@@ -224,7 +242,8 @@ impl World {
                     crate::reclaim::writeback::tidy_up(&self.engine.core, s);
                 }
             }
-            970..985 => {
+            970..980 => self.write_through(),
+            980..985 => {
                 let error = [Errno::EAGAIN, Errno::EBUSY, Errno::EFAULT][self.rng.next(3) as usize];
                 let n = self.rng.next(3);
                 self.pager().fail_drain(n, error);
@@ -255,10 +274,11 @@ impl World {
     }
 }
 
-#[test]
-fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
+/// Thousands of random steps in six worlds: what was written through, and what left the pool for nothing.
+fn live(policy: Policy) -> (u64, u64) {
+    let (mut through, mut free) = (0, 0);
     for seed in 1..=6 {
-        let mut w = world(seed);
+        let mut w = world_of(seed, policy);
         w.map();
         for step in 0..8_000 {
             w.step(step);
@@ -274,21 +294,42 @@ fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
         }
         let census = w.engine.core.validate(PAGES).unwrap();
         assert_eq!(census, crate::shared::Census::default(), "seed {seed}: all was unmapped");
+        let get = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
         if let Some(s) = &w.engine.core.swapping {
             let c = s.tier.counters();
-            let get = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
-            assert!(get(&c.pages_out) > 300 && get(&c.pages_in) > 100, "seed {seed}: little was swapped");
+            let (out, back) = (get(&c.pages_out), get(&c.pages_in));
+            assert!(out > 300 && back > 60, "seed {seed}: {out} pages were swapped out and {back} in");
         }
+        let stats = &w.engine.core.stats;
+        (through, free) = (through + get(&stats.swap_through), free + get(&stats.swap_evicted_free));
         assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
         let before = world(seed).engine.core.frames.limit();
         let charged = (before - w.engine.core.frames.limit()) as usize * PAGE_BYTES;
         assert!(charged <= PAGES as usize * 32, "seed {seed}: {charged} bytes stay charged for nothing");
     }
+    (through, free)
+}
+
+#[test]
+fn a_program_sees_its_own_bytes_whatever_is_done_to_its_memory() {
+    assert_eq!(live(Policy::Writeback), (0, 0), "nothing is written ahead");
+}
+
+#[test]
+fn a_program_sees_its_own_bytes_when_its_pages_are_written_through() {
+    let (through, free) = live(Policy::Writethrough);
+    assert!(through > 1000 && free > 200, "{through} pages written through, {free} evicted for nothing");
+}
+
+#[test]
+fn a_program_sees_its_own_bytes_while_the_policy_changes_all_the_time() {
+    let (through, free) = live(Policy::Adaptive);
+    assert!(through > 1000 && free > 200, "{through} pages written through, {free} evicted for nothing");
 }
 
 #[test]
 fn new_memory_is_refused_when_everything_is_full_and_old_bytes_stay() {
-    let mut w = world_with(11, None);
+    let mut w = world_with(11, None, Policy::Adaptive);
     let addr = w.engine.map(3000 * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
     let start = ((addr - BASE) / PAGE_BYTES) as u32;
     w.maps.push((start, 3000));

@@ -3,13 +3,15 @@
 
 use super::Engine;
 use super::inline::{Serving, fetch_steps};
+use crate::config::Policy;
 use crate::door::Pager;
 use crate::fault::{self, Ahead, Outcome};
 use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
+use crate::page::state::State;
 use crate::reclaim::compress::Bench;
-use crate::reclaim::{self, Effort, room, writeback};
+use crate::reclaim::{self, Effort, room, through, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -27,6 +29,8 @@ const COMPACT_NS_MAX: u64 = 1_000_000;
 const COMPACT_REST: u64 = 19;
 /// Time between two calls that give blocks of the swap file back to the file system.
 const TRIM_NS: u64 = 1_000_000_000;
+/// Batches written through in one turn of the background thread.
+const THROUGH_BATCHES: u32 = 16;
 /// Frames freed by one background batch.
 const BACKGROUND_BATCH: u32 = 64;
 /// Frames freed by a fault for itself: for single pages a few, for streams more than a block,
@@ -160,7 +164,8 @@ impl Engine<KernelPager> {
 
     pub(super) fn report_lost(&self, page: PageId) {
         let address = self.addr_of(page.0);
-        let slot = self.core.table.word(page).load().slot();
+        let word = self.core.table.word(page).load();
+        let slot = self.core.table.slot_of(page, word).filter(|_| word.state() == State::Swapped);
         match (slot, &self.core.swapping) {
             (Some(slot), Some(swapping)) => say(format_args!(
                 "the page at {address:#x} (number {}) cannot be read back from the swap file at offset {}: {}; \
@@ -235,7 +240,25 @@ impl Engine<KernelPager> {
                     break;
                 }
             }
-            self.housekeeping(freed == 0 && !kicked);
+            let idle = freed == 0 && !kicked;
+            self.write_through(idle);
+            self.housekeeping(idle);
+        }
+    }
+
+    /// Pool pages go to the swap file ahead of their eviction. With the adaptive policy, only while nobody needs frames.
+    fn write_through(&self, idle: bool) {
+        let Some(swapping) = &self.core.swapping else { return };
+        for _ in 0..THROUGH_BATCHES {
+            let wanted = self.core.kick.load(Ordering::Relaxed) != 0;
+            if wanted && swapping.policy == Policy::Adaptive {
+                return;
+            }
+            // Out of the gate after every batch: a fork may be waiting.
+            let _inside = self.gate.enter();
+            if !through::write_through(&self.core, idle) {
+                return;
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
@@ -181,15 +182,17 @@ fn fetch_run<P: Pager>(
         ready += 1;
     }
     // Hashed while the frames are still ours.
-    let keeps = core.keeps_copies(ready);
-    for i in (0..ready).filter(|_| keeps) {
-        with_frame(&core.pager, Slot(run.slot.0 + i), |bytes| note_hash(core, PageId(page.0 + i), bytes));
+    let (records, slots) = (core.keeps_copies(ready), core.keeps_slots());
+    let mut keeps = [Keep::Nothing; BLOCK_PAGES as usize];
+    for i in (0..ready).filter(|_| records || slots) {
+        let hashed = |bytes: &mut PageBytes| keep_of(core, PageId(page.0 + i), bytes, records, slots);
+        keeps[i as usize] = with_frame(&core.pager, Slot(run.slot.0 + i), hashed);
     }
     let n = if ready > 0 { fill(core, page, run.slot, ready) } else { 0 };
     core.frames.moved_out(run.slot, n);
     core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
     for i in 0..n {
-        finish(core, PageId(page.0 + i), keeps);
+        finish(core, PageId(page.0 + i), keeps[i as usize]);
     }
     Some(n)
 }
@@ -207,11 +210,8 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u6
     let n = ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
     if n == 1 {
         count(&core.stats.in_copied, 1);
-        let keeps = core.keeps_copies(1);
-        if keeps {
-            note_hash(core, page, &bytes);
-        }
-        finish(core, page, keeps);
+        let keep = keep_of(core, page, &bytes, core.keeps_copies(1), core.keeps_slots());
+        finish(core, page, keep);
     } else {
         core.frames.vanished(1);
     }
@@ -249,15 +249,19 @@ fn expand<P: Pager>(
     }
 }
 
-/// The hash by which a kept record will be known to be still true.
-fn note_hash<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes) {
-    if core.table.word(page).load().state() == State::Pooled {
-        core.table.set_aux(page, codec::hash_page(bytes, core.seed));
+/// What is kept of a page, with the hash by which it will be known to be still true: the slot of a doubled page where
+/// `slots` are worth it, else the record where `records` are.
+fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: bool, slots: bool) -> Keep {
+    let word = core.table.word(page).load();
+    match word.state() {
+        State::Pooled if slots && word.doubled() => Keep::Slot(codec::hash_page(bytes, core.seed)),
+        State::Pooled if records => Keep::Record(codec::hash_page(bytes, core.seed)),
+        _ => Keep::Nothing,
     }
 }
 
-/// The page is mapped: change its word, give up its record or keep it.
-pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: bool) {
+/// The page is mapped: change its word, give up its copies or keep one.
+pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
     let word = core.table.word(page);
     let from: Word = word.load();
     match from.state() {
@@ -270,16 +274,7 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: bool) {
             count(&core.stats.in_same, 1);
             let _ = word.try_install(from, false);
         }
-        _ => {
-            count(&core.stats.pool_in, 1);
-            if word.try_install(from, keep).is_ok() {
-                match (keep, from.handle()) {
-                    (true, _) => core.count_kept(1),
-                    (false, Some(h)) => core.free_record(h),
-                    (false, None) => {}
-                }
-            }
-        }
+        _ => core.installed_from_pool(page, from, keep),
     }
 }
 

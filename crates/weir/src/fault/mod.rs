@@ -137,7 +137,7 @@ fn settle_resident<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) ->
         let word = core.table.word(page);
         let found = word.load();
         if word.try_drop_kept(found).is_ok() {
-            core.free_copy(found);
+            core.free_copy(page, found);
         }
         let _ = row;
         return Outcome::Installed(None);

@@ -12,6 +12,7 @@ use crate::page::id::BLOCK_PAGES;
 use crate::page::resident::Arrival;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 use crate::sync::LockGuard;
 
@@ -43,7 +44,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
         let (slot, block) = (WindowId(window.0 + i).slot(0), BlockId(first.0 + i));
         core.frames.moved_out(slot, here);
         core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
-        (0..here).for_each(|k| finish(core, block.page(k), false));
+        (0..here).for_each(|k| finish(core, block.page(k), Keep::Nothing));
         if here > 0 {
             let row = core.table.block(block);
             core.charge(row);

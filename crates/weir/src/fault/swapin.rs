@@ -196,7 +196,10 @@ fn begin<P: Pager>(
         let page = block.page(index);
         let word = core.table.word(page);
         let found = word.load();
-        let slot = found.slot().filter(|_| found.state() == State::Swapped && mask >> index & 1 == 1);
+        let slot = core
+            .table
+            .slot_of(page, found)
+            .filter(|_| found.state() == State::Swapped && mask >> index & 1 == 1);
         let begun = slot.map(|slot| (slot, word.try_begin_read(found, tag)));
         match begun {
             Some((slot, Ok(mine))) => {
@@ -332,7 +335,7 @@ fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, page: PageId, job: &J
     let word = core.table.word(page);
     let found = word.load();
     if word.try_install(found, job.keeps).is_ok() {
-        match found.slot() {
+        match core.table.slot_of(page, found) {
             Some(_) if job.keeps => s.count_kept(1),
             Some(slot) => s.free(slot),
             None => {}

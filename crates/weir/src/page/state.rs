@@ -8,9 +8,9 @@
 //! | - | - | - | - | - | - | - |
 //! | Absent | - | `try_install` | | | | |
 //! | Resident | `try_discard` | `try_drop_kept` | `try_stage` | | | |
-//! | Staged | `try_discard` | `try_take_back` | `try_drop_kept`, `try_begin_write` | `try_store_same` | `try_store` | `try_store_slot`, `try_swap_out` |
+//! | Staged | `try_discard` | `try_take_back` | `try_drop_kept`, `try_begin_write` | `try_store_same` | `try_store`, `try_store_doubled` | `try_store_slot`, `try_swap_out` |
 //! | Same | `try_discard` | `try_install` | | | | |
-//! | Pooled | `try_discard` | `try_install` (kept or not) | | | `try_rehandle`, `try_begin_write` | `try_swap_out` |
+//! | Pooled | `try_discard` | `try_install` (kept or not), `try_install_doubled` | | | `try_rehandle`, `try_begin_write`, `try_double`, `try_undouble` | `try_swap_out`, `try_evict` |
 //! | Swapped | `try_discard` | `try_install` (kept or not) | | | | `try_begin_read`, `try_reslot` |
 //!
 //! `try_rehandle` (pool compaction) also applies to a kept record. `PINNED` (mlock) survives
@@ -21,8 +21,11 @@
 //! `try_rehandle` clears it. So a fault that takes a page back cancels its write, and a page that was given up while it
 //! was read stays given up.
 //!
-//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress), 6 the kept copy is a slot of the swap file,
-//! 8..16 tag, 24..64 handle or slot.
+//! **Doubled.** A pooled page that was written through has a slot as well. Its word names the record, its second word the
+//! slot: [`super::table::PageTable::slot_of`] knows both places, nobody else asks a word for its slot.
+//!
+//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress), 6 the kept copy is a slot of the swap file, or
+//! the pooled page is doubled, 7 the kept slot is of a page that was doubled, 8..16 tag, 24..64 handle or slot.
 
 use super::id::{Handle, SlotId};
 use crate::sync::{AtomicU64, Ordering};
@@ -50,6 +53,7 @@ const KEPT: u64 = 1 << 3;
 const PINNED: u64 = 1 << 4;
 const STUCK: u64 = 1 << 5;
 const SLOT: u64 = 1 << 6;
+const WARM: u64 = 1 << 7;
 const TAG_SHIFT: u32 = 8;
 const TAG: u64 = 0xff << TAG_SHIFT;
 const HANDLE_SHIFT: u32 = 24;
@@ -89,9 +93,9 @@ impl Word {
         (self.0 & (KEPT | SLOT) == KEPT).then_some(Handle(self.0 >> HANDLE_SHIFT))
     }
 
-    /// The slot of the swap file that the word names: of a swapped page, or the kept copy of one in a frame.
+    /// The slot of the swap file that the word itself names: of a swapped page, or the kept copy of one in a frame.
     #[inline]
-    pub fn slot(self) -> Option<SlotId> {
+    pub(super) fn slot(self) -> Option<SlotId> {
         let swapped = self.0 & STATE == State::Swapped as u64;
         (swapped || self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SlotId((self.0 >> HANDLE_SHIFT) as u32))
     }
@@ -100,6 +104,18 @@ impl Word {
     #[inline]
     pub fn kept_slot(self) -> Option<SlotId> {
         (self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SlotId((self.0 >> HANDLE_SHIFT) as u32))
+    }
+
+    /// Pooled, and in the swap file as well: the slot is in the page's second word.
+    #[inline]
+    pub fn doubled(self) -> bool {
+        self.0 & (STATE | SLOT) == State::Pooled as u64 | SLOT
+    }
+
+    /// The kept slot is of a page that came from the pool: it is worth a place there again.
+    #[inline]
+    pub fn warm(self) -> bool {
+        self.0 & (KEPT | SLOT | WARM) == KEPT | SLOT | WARM
     }
 
     /// Whose read or write of this page is under way; 0: nobody's.
@@ -127,7 +143,7 @@ impl Word {
 
     /// The bits of the kept copy.
     fn copy(self) -> u64 {
-        if self.0 & KEPT != 0 { self.0 & (KEPT | SLOT | HANDLE) } else { 0 }
+        if self.0 & KEPT != 0 { self.0 & (KEPT | SLOT | WARM | HANDLE) } else { 0 }
     }
 }
 
@@ -168,6 +184,16 @@ impl PageWord<'_> {
         self.only(from, &[State::Absent, State::Same, State::Pooled, State::Swapped], to)
     }
 
+    /// A doubled page to Resident, after the frame was mapped: its slot stays as a kept copy, its record is the caller's
+    /// to free, and its second word the caller's to change.
+    pub fn try_install_doubled(self, from: Word, slot: SlotId) -> Transition {
+        if !from.doubled() {
+            return Err(self.load());
+        }
+        let copy = KEPT | SLOT | WARM | u64::from(slot.0) << HANDLE_SHIFT;
+        self.go(from, Word(from.bare(State::Resident, PINNED) | copy))
+    }
+
     /// Resident to Staged, after the page was moved into its block's window.
     pub fn try_stage(self, from: Word) -> Transition {
         self.only(from, &[State::Resident], Word(from.bare(State::Staged, PINNED) | from.copy()))
@@ -196,6 +222,40 @@ impl PageWord<'_> {
         self.only(from, &[State::Staged], to)
     }
 
+    /// Staged to Pooled with a fresh record, when the slot kept of it is still true. The caller has put the slot into the
+    /// second word.
+    pub fn try_store_doubled(self, from: Word, handle: Handle) -> Transition {
+        if from.kept_slot().is_none() {
+            return Err(self.load());
+        }
+        let to = Word(from.bare(State::Pooled, PINNED) | SLOT | handle.0 << HANDLE_SHIFT);
+        self.only(from, &[State::Staged], to)
+    }
+
+    /// Pooled to Pooled, after `tag` has written it through. The caller puts the slot into the second word.
+    pub fn try_double(self, from: Word, tag: u8) -> Transition {
+        if from.tag() != tag || tag == 0 {
+            return Err(self.load());
+        }
+        self.only(from, &[State::Pooled], Word(from.0 & !TAG | SLOT))
+    }
+
+    /// A doubled page gives up its slot, which is the caller's to free.
+    pub fn try_undouble(self, from: Word) -> Transition {
+        if !from.doubled() {
+            return Err(self.load());
+        }
+        self.go(from, Word(from.0 & !(SLOT | TAG)))
+    }
+
+    /// A doubled page gives up its record, which is the caller's to free, and is Swapped: nothing is written.
+    pub fn try_evict(self, from: Word, slot: SlotId) -> Transition {
+        if !from.doubled() {
+            return Err(self.load());
+        }
+        self.go(from, Word(from.bare(State::Swapped, PINNED) | u64::from(slot.0) << HANDLE_SHIFT))
+    }
+
     /// Staged to Swapped, when the slot kept of it is still true.
     pub fn try_store_slot(self, from: Word) -> Transition {
         if from.kept_slot().is_none() {
@@ -207,7 +267,7 @@ impl PageWord<'_> {
 
     /// Forgets the kept copy of a page in a frame; the caller frees the record or slot.
     pub fn try_drop_kept(self, from: Word) -> Transition {
-        let to = Word(from.0 & !(KEPT | SLOT | TAG | HANDLE));
+        let to = Word(from.0 & !(KEPT | SLOT | WARM | TAG | HANDLE));
         self.only(from, &[State::Resident, State::Staged], to)
     }
 
@@ -224,9 +284,9 @@ impl PageWord<'_> {
         self.tagged(from, &[State::Swapped], tag)
     }
 
-    /// A Pooled page, or a Staged one without a kept copy, is about to be written by `tag` (not 0).
+    /// A Pooled page that has no slot, or a Staged one without a kept copy, is about to be written by `tag` (not 0).
     pub fn try_begin_write(self, from: Word, tag: u8) -> Transition {
-        if from.0 & KEPT != 0 {
+        if from.0 & (KEPT | SLOT) != 0 {
             return Err(self.load());
         }
         self.tagged(from, &[State::Pooled, State::Staged], tag)
@@ -383,6 +443,59 @@ mod tests {
         assert!(w.try_begin_read(Word::ABSENT, 8).is_err());
         assert!(w.try_begin_write(Word::ABSENT, 8).is_err());
         assert!(w.try_store_slot(staged).is_err());
+    }
+
+    #[test]
+    fn a_page_written_through_is_pooled_and_has_a_slot_until_one_of_them_goes() {
+        let cell = AtomicU64::new(0);
+        let w = PageWord(&cell);
+        let pooled = || {
+            cell.store(0, Ordering::Relaxed);
+            let staged = w.try_stage(w.try_install(w.load(), false).unwrap()).unwrap();
+            w.try_store(staged, Handle(9)).unwrap()
+        };
+        let p = pooled();
+        assert!(!p.doubled() && w.try_double(p, 3).is_err(), "nobody has written it");
+        assert!(
+            [w.try_undouble(p), w.try_evict(p, SlotId(4)), w.try_install_doubled(p, SlotId(4))]
+                .iter()
+                .all(|t| t.is_err())
+        );
+        let t = w.try_begin_write(p, 3).unwrap();
+        assert_eq!(w.try_double(t, 4), Err(t), "not his write");
+        let d = w.try_double(t, 3).unwrap();
+        assert_eq!((d.state(), d.doubled(), d.tag(), d.handle()), (State::Pooled, true, 0, Some(Handle(9))));
+        assert_eq!((d.slot(), d.kept(), d.kept_slot()), (None, None, None), "the slot is in the second word");
+        assert_eq!(w.try_begin_write(d, 3), Err(d), "there is nothing to write");
+        let d = w.try_rehandle(d, Handle(11)).unwrap();
+        assert_eq!((d.doubled(), d.handle()), (true, Some(Handle(11))));
+        // It comes in: the slot stays, and goes out with it to the pool or to the file.
+        let r = w.try_install_doubled(d, SlotId(4)).unwrap();
+        assert_eq!(
+            (r.state(), r.kept_slot(), r.warm(), r.handle()),
+            (State::Resident, Some(SlotId(4)), true, None)
+        );
+        let r = w.try_take_back(w.try_stage(r).unwrap()).unwrap();
+        let s = w.try_stage(r).unwrap();
+        assert_eq!((s.kept_slot(), s.warm()), (Some(SlotId(4)), true));
+        let again = w.try_store_doubled(s, Handle(12)).unwrap();
+        assert_eq!((again.doubled(), again.warm(), again.handle()), (true, false, Some(Handle(12))));
+        let out = w.try_evict(again, SlotId(4)).unwrap();
+        assert_eq!(
+            (out.state(), out.slot(), out.doubled(), out.handle()),
+            (State::Swapped, Some(SlotId(4)), false, None)
+        );
+        // One read back from the file is not warm.
+        assert!(!w.try_install(out, true).unwrap().warm());
+        let d = w.try_double(w.try_begin_write(pooled(), 3).unwrap(), 3).unwrap();
+        let p = w.try_undouble(d).unwrap();
+        assert_eq!((p.state(), p.doubled(), p.handle()), (State::Pooled, false, Some(Handle(9))));
+        let d = w.try_double(w.try_begin_write(p, 3).unwrap(), 3).unwrap();
+        let r = w.try_install(d, true).unwrap();
+        assert_eq!((r.kept(), r.kept_slot(), r.doubled()), (Some(Handle(9)), None, false));
+        let d = w.try_double(w.try_begin_write(pooled(), 3).unwrap(), 3).unwrap();
+        assert_eq!(w.try_install(d, false).unwrap(), Word(State::Resident as u64));
+        assert!(w.try_store_doubled(w.try_stage(w.load()).unwrap(), Handle(1)).is_err(), "no slot was kept");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The page table: 16 bytes a page (word, and hash or value) and one 64-byte row a block, in flat
 //! lazily touched mappings.
 
-use super::id::{BLOCK_PAGES, BlockId, PageId, WindowId};
-use super::state::PageWord;
+use super::id::{BLOCK_PAGES, BlockId, PageId, SlotId, WindowId};
+use super::state::{PageWord, Word};
 use crate::sync::{BlockLock, LockGuard, Ordering};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use weir_os::mem::{Line, Table};
@@ -39,7 +39,7 @@ impl PageTable {
         PageWord(&self.words.row(page.0 as usize)[0])
     }
 
-    /// The second word of a page: hash of the pool record, or the value of a same-filled page.
+    /// The second word of a page: hash of the kept copy, value of a same-filled page, slot of a doubled one.
     #[inline]
     pub fn aux(&self, page: PageId) -> u64 {
         self.words.row(page.0 as usize)[1].load(Ordering::Relaxed)
@@ -49,6 +49,13 @@ impl PageTable {
     #[inline]
     pub fn set_aux(&self, page: PageId, value: u64) {
         self.words.row(page.0 as usize)[1].store(value, Ordering::Relaxed);
+    }
+
+    /// The slot of the swap file that a page with this word has, as its only copy, kept, or beside its pool record. Under
+    /// the block lock.
+    #[inline]
+    pub fn slot_of(&self, page: PageId, word: Word) -> Option<SlotId> {
+        if word.doubled() { Some(SlotId(self.aux(page) as u32)) } else { word.slot() }
     }
 
     /// The row of a block.

@@ -25,7 +25,8 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
     let _guard = row.lock();
     let (mut resident, mut staged, mut gone) = (0u64, 0u64, 0u32);
     for i in (0..64).filter(|i| mask >> i & 1 == 1) {
-        let word = core.table.word(block.page(i));
+        let page = block.page(i);
+        let word = core.table.word(page);
         let found = word.load();
         let state = found.state();
         if found.pinned() && (depth == Depth::All || state != State::Resident) {
@@ -38,11 +39,14 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
             if state == State::Staged {
                 staged |= 1 << i;
             }
+            if state == State::Pooled {
+                count(&core.stats.pool_died, 1);
+            }
             let _ = word.try_discard(found);
-            core.free_copy(found);
+            core.free_copy(page, found);
             gone += 1;
         } else if word.try_drop_kept(found).is_ok() {
-            core.free_copy(found);
+            core.free_copy(page, found);
         }
     }
     if staged != 0

@@ -9,6 +9,7 @@ pub mod discard;
 pub mod lift;
 pub mod room;
 pub mod store;
+pub mod through;
 pub mod unmap;
 pub mod writeback;
 

@@ -69,7 +69,7 @@ fn drop_kept<P: Pager>(core: &Core<P>, l: Located) -> bool {
     if found.kept() != Some(l.handle) || word.try_drop_kept(found).is_err() {
         return false;
     }
-    core.free_copy(found);
+    core.free_copy(l.page, found);
     stats::add(&core.stats.kept_dropped, 1);
     true
 }
@@ -88,7 +88,7 @@ fn move_record<P: Pager>(core: &Core<P>, l: Located) -> bool {
     if found.state() != State::Pooled {
         // A kept copy is not worth a copy.
         if word.try_drop_kept(found).is_ok() {
-            core.free_copy(found);
+            core.free_copy(l.page, found);
             stats::add(&core.stats.kept_dropped, 1);
         }
         return true;

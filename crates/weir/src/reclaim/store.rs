@@ -4,6 +4,7 @@
 
 use super::compress::{Bench, Form, compress};
 use super::room::make_room;
+use super::through::evict_written;
 use super::writeback::{Out, Pushed};
 use crate::door::{Pager, with_frame};
 use crate::limits::STORE_PER_HOLD;
@@ -30,6 +31,9 @@ pub struct Stored {
 
 /// Pages tried in vain before the rest of a window is given back untried.
 const STUCK_SAMPLE: u32 = 8;
+
+/// Places in the pool given up, where that costs nothing, for a page that finds none.
+const PLACES: u32 = 8;
 
 /// Fate of one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -175,13 +179,17 @@ fn store_page<P: Pager>(
     let mut found = word.load();
     if found.kept().is_some() || found.kept_slot().is_some() {
         if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
-            return store_unchanged(core, page, found);
+            return if found.warm() {
+                store_warm(core, bench, page, found, slot)
+            } else {
+                store_unchanged(core, page, found)
+            };
         }
         if found.kept().is_some() {
             core.kept_was(false);
         }
         let dropped = word.try_drop_kept(found);
-        core.free_copy(found);
+        core.free_copy(page, found);
         found = dropped.unwrap_or(found);
     }
     let form = with_frame(&core.pager, slot, |bytes| compress(bench, core.codec, bytes));
@@ -225,6 +233,23 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
     Fate::Stored
 }
 
+/// The slot kept of a page that came from the pool is still true: it goes there again, with its slot, if it finds room.
+fn store_warm<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, found: Word, slot: Slot) -> Fate {
+    let store =
+        |codec, bytes: &[u8]| core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
+    let form = with_frame(&core.pager, slot, |bytes| compress(bench, core.codec, bytes));
+    if let Form::Record(codec, bytes) = form
+        && let Ok(handle) = store(codec, bytes)
+            .or_else(|e| if evict_written(core, PLACES) > 0 { store(codec, bytes) } else { Err(e) })
+    {
+        stats::add(&core.stats.pool_out, 1);
+        core.store_doubled(page, found, handle);
+        core.note_written(page.block());
+        return Fate::Stored;
+    }
+    store_unchanged(core, page, found)
+}
+
 fn store_record<P: Pager>(
     core: &Core<P>,
     out: &mut Out<'_, P>,
@@ -235,6 +260,9 @@ fn store_record<P: Pager>(
 ) -> Fate {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
     let mut result = store();
+    if result.is_err() && evict_written(core, PLACES) > 0 {
+        result = store();
+    }
     // With a swap file compaction is the background thread's alone.
     if let Err(NoRoom::Share | NoRoom::Frames) = result
         && (!out.usable() || core.kept() > 0)

@@ -204,6 +204,6 @@ fn dropped_behind_our_back<P: Pager>(core: &Core<P>, page: PageId) {
         if found.pinned() {
             core.pinned.fetch_sub(1, Ordering::Relaxed);
         }
-        core.free_copy(found);
+        core.free_copy(page, found);
     }
 }

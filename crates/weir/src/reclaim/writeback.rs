@@ -3,10 +3,13 @@
 //! What goes there: staged pages that do not compress, staged pages for which the pool has no room, and, to make room in it,
 //! the pages that are in the pool longest. A page is copied into the batch and tagged under its block's lock; whatever
 //! happens to it before the batch is written clears the tag, and its record is dropped, before the write if there is
-//! still time. Staged pages keep their frames, and their windows, until then.
+//! still time. Staged pages keep their frames, and their windows, until then. A batch that is written through (`through`) goes
+//! the same way, but that its pages stay in the pool.
 
 use super::store::{end_window, staged_from};
+use super::through::evict_some;
 use crate::door::Pager;
+use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, PageId, SlotId};
@@ -16,6 +19,7 @@ use crate::stats;
 use crate::sync::Ordering;
 use crate::tier::swap::{Codec, SwapError};
 use std::sync::MutexGuard;
+use weir_os::thread;
 
 /// Most pages of a batch.
 const PAGES: usize = BATCH_PAGES as usize;
@@ -43,11 +47,21 @@ pub enum Pushed {
     No,
 }
 
+/// What becomes of the pool pages of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// They leave the pool.
+    Back,
+    /// They stay in it.
+    Through,
+}
+
 /// The batch of one reclaiming thread. [`Out::finish`] it: words carry its tag.
 #[derive(Debug)]
 pub struct Out<'a, P: Pager> {
     swapping: Option<&'a Swapping<P::Disk>>,
     press: Option<MutexGuard<'a, Press>>,
+    kind: Kind,
     /// Pages in the batch.
     pages: u32,
     /// Of these, staged ones: frames that will be free.
@@ -73,6 +87,7 @@ impl<'a, P: Pager> Out<'a, P> {
         Out {
             swapping: core.swapping.as_ref(),
             press: None,
+            kind: Kind::Back,
             pages: 0,
             staged: 0,
             staged_most: (core.frames.limit() / STAGED_SHARE).clamp(STAGED_MIN, BATCH_PAGES),
@@ -89,6 +104,16 @@ impl<'a, P: Pager> Out<'a, P> {
     pub fn for_fault(core: &'a Core<P>) -> Out<'a, P> {
         let all = Self::new(core);
         Out { staged_most: all.staged_most.min(BLOCK_PAGES), ..all }
+    }
+
+    /// As `new`, for pool pages alone, of which this becomes.
+    pub fn of_kind(core: &'a Core<P>, kind: Kind) -> Out<'a, P> {
+        Out { kind, ..Self::new(core) }
+    }
+
+    /// Whether no page is in the batch.
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
     }
 
     /// Whether pages can go to the swap file.
@@ -187,7 +212,7 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Writes what there is. Under no lock.
     pub fn finish(&mut self, core: &Core<P>) {
         // Cold pages go along with those for which the pool had no room, and as many again make room for the next.
-        let relieves = self.no_room || core.pool.is_tight(VACANT);
+        let relieves = (self.no_room || core.pool.is_tight(VACANT)) && !evict_some(core);
         for _ in 0..if relieves { 2 } else { 1 } {
             if relieves {
                 self.fill_from_pool(core);
@@ -197,24 +222,32 @@ impl<'a, P: Pager> Out<'a, P> {
         self.press = None;
     }
 
-    /// Makes room in a pool that has its share and is almost full.
+    /// Makes room in a pool that has its share and is almost full: by what costs nothing, if there is any.
     pub fn relieve_pool(&mut self, core: &Core<P>) {
-        if self.usable() && core.pool.is_tight(VACANT) {
+        let tight = || core.pool.is_tight(VACANT);
+        if tight() && !evict_some(core) && tight() && self.usable() {
             self.fill_from_pool(core);
             self.flush(core);
         }
     }
 
-    /// Fills the batch with the coldest pages of the pool.
-    fn fill_from_pool(&mut self, core: &Core<P>) {
+    /// Fills the batch with the coldest pages of the pool that are not in the file.
+    pub fn fill_from_pool(&mut self, core: &Core<P>) {
         let Some(s) = self.swapping else { return };
         for _ in 0..BLOCKS {
             if self.is_full(s.batch) {
                 return;
             }
-            let Some(block) = s.cold.pop(&core.table) else { return };
+            // Of written blocks, newer pages may not be.
+            let behind = || match self.kind {
+                Kind::Through if core.unwritten().0 > u64::from(self.pages) => {
+                    s.cold.pop(&core.table, List::Written)
+                }
+                _ => None,
+            };
+            let Some(block) = s.cold.pop(&core.table, List::Cold).or_else(behind) else { return };
             if !self.push_pooled(core, block) {
-                s.cold.push_front(&core.table, block);
+                s.cold.push_front(&core.table, List::Cold, block);
                 return;
             }
         }
@@ -223,9 +256,14 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Takes the pooled pages of a block. False when some are left.
     fn push_pooled(&mut self, core: &Core<P>, block: BlockId) -> bool {
         let _guard = core.table.block(block).lock();
+        let mut doubled = false;
         for i in 0..BLOCK_PAGES {
             let page = block.page(i);
             let found = core.table.word(page).load();
+            if found.doubled() {
+                doubled |= self.kind == Kind::Through || !core.evict(page, found);
+                continue;
+            }
             let Some(handle) = found.handle().filter(|_| found.state() == State::Pooled && found.tag() == 0)
             else {
                 continue;
@@ -234,10 +272,13 @@ impl<'a, P: Pager> Out<'a, P> {
             let lent =
                 core.pool.lend(&core.pager, handle, page, |c, b| self.push(core, page, found, c.into(), b));
             match lent {
-                Ok(Pushed::Yes) => stats::add(&core.stats.swap_from_pool, 1),
+                Ok(Pushed::Yes) => count(&core.stats.swap_from_pool, u32::from(self.kind == Kind::Back)),
                 Ok(Pushed::Full | Pushed::No) => return false,
                 Err(_) => {}
             }
+        }
+        if doubled {
+            core.note_written(block);
         }
         true
     }
@@ -249,7 +290,7 @@ impl<'a, P: Pager> Out<'a, P> {
         {
             cancel_dead(core, press);
             match write(core, s, press) {
-                Ok(()) => self.freed += commit(core, s, press),
+                Ok(()) => self.freed += commit(core, s, press, self.kind),
                 Err(e) => give_up(core, s, press, e),
             }
             press.writer.clear();
@@ -280,15 +321,17 @@ fn cancel_dead<P: Pager>(core: &Core<P>, press: &mut Press) {
 
 /// One request; when the file is full some room is looked for, once.
 fn write<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> Result<(), SwapError> {
+    let start = thread::now_ns();
     let mut result = press.writer.write(&s.tier, &mut press.cache);
     if result == Err(SwapError::Full) && give_up_kept(core, s) + tidy_up(core, s) > 0 {
         result = press.writer.write(&s.tier, &mut press.cache);
     }
+    s.write_ns.fetch_add(thread::now_ns() - start, Ordering::Relaxed);
     result.map(|_| ())
 }
 
-/// Pages that still carry the tag are Swapped from now on; slots of the others are freed. Frames freed.
-fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> u32 {
+/// Pages that still carry the tag are Swapped, or doubled, from now on; slots of the others are freed. Frames freed.
+fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, kind: Kind) -> u32 {
     let (mut list, mut n) = ([(PageId(0), SlotId(0)); PAGES], 0);
     for entry in press.writer.written() {
         list[n] = entry;
@@ -303,13 +346,19 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) ->
         for &(page, slot) in some {
             let word = core.table.word(page);
             let found = word.load();
-            if word.try_swap_out(found, slot, press.tag).is_err() {
+            if kind == Kind::Through && core.double(page, found, slot, press.tag) {
+                stats::add(&core.stats.swap_through, 1);
+                core.note_written(block);
+            } else if kind == Kind::Through || word.try_swap_out(found, slot, press.tag).is_err() {
                 s.tier.free(&mut press.cache, slot);
                 stats::add(&core.stats.swap_cancelled, 1);
+                if found.state() == State::Pooled {
+                    core.note_pooled(block);
+                }
             } else if found.state() == State::Staged {
                 free |= 1 << page.index();
             } else {
-                core.free_copy(found);
+                core.free_copy(page, found);
             }
         }
         if let (Some(window), 1..) = (row.window(), free) {
@@ -354,20 +403,18 @@ fn end_or_queue<P: Pager>(core: &Core<P>, block: BlockId) {
     }
 }
 
-/// Gives up slots of pages in frames: they are true copies of what is there anyway. How many.
+/// Gives up slots of pages in frames or in the pool: they are true copies of what is there anyway. How many.
 pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     let (mut given, slots) = (0, s.tier.slots());
-    if s.kept() == 0 {
+    if s.kept() + s.doubled() == 0 {
         return 0;
     }
     for _ in 0..slots.min(SWEEP * 16) {
         let slot = SlotId(s.hand.fetch_add(1, Ordering::Relaxed) % slots);
         let Some(page) = s.tier.page_of(slot).filter(|page| page.0 < core.table.pages()) else { continue };
         let Some(_guard) = core.table.block(page.block()).try_lock() else { continue };
-        let word = core.table.word(page);
-        let found = word.load();
-        if found.kept_slot() == Some(slot) && word.try_drop_kept(found).is_ok() {
-            core.free_copy(found);
+        let found = core.table.word(page).load();
+        if core.table.slot_of(page, found) == Some(slot) && core.give_up_slot(page, found) {
             given += 1;
         }
         if given >= GIVEN_UP {
@@ -395,12 +442,12 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         let _guard = core.table.block(page.block()).lock();
         let word = core.table.word(page);
         let found = word.load();
-        if found.slot() != Some(slot) {
+        if core.table.slot_of(page, found) != Some(slot) {
             return; // another process's, or on its way out of here
         }
-        if found.kept_slot().is_some() {
-            if word.try_drop_kept(found).is_ok() {
-                core.free_copy(found);
+        if found.state() != State::Swapped {
+            // There is another copy: moving this one is a write that may turn out to be for nothing.
+            if core.give_up_slot(page, found) {
                 stats::add(&core.stats.swap_kept_dropped, 1);
                 moved += 1;
             }
@@ -434,7 +481,7 @@ fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press
         let found = word.load();
         match slot {
             Some(slot) if word.try_reslot(found, slot, press.tag).is_ok() => {
-                core.free_copy(found);
+                core.free_copy(page, found);
                 moved += 1;
             }
             Some(slot) => s.tier.free(&mut press.cache, slot),

@@ -68,7 +68,7 @@ pub struct Press {
 pub struct Swapping<D: BlockIo> {
     /// The tier.
     pub tier: Swap<D>,
-    /// Blocks with pooled pages, coldest first.
+    /// Blocks with pooled pages, coldest first, and those whose pages are written.
     pub cold: ColdQueue,
     /// When pool pages are written.
     pub policy: Policy,
@@ -84,6 +84,12 @@ pub struct Swapping<D: BlockIo> {
     waiting: AtomicU32,
     /// Pages in frames that have a slot.
     kept: AtomicU64,
+    /// Pooled pages that have a slot.
+    doubled: AtomicU64,
+    /// Whether pool pages are written through now; counted here because `policy` may leave it open.
+    through: AtomicBool,
+    /// Time spent writing so far, of all threads.
+    pub write_ns: AtomicU64,
     /// The last write found no room. Cleared when there is some.
     full: AtomicBool,
     /// That nothing can be written any more was said.
@@ -124,6 +130,9 @@ impl<D: BlockIo> Swapping<D> {
             arrived: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             kept: AtomicU64::new(0),
+            doubled: AtomicU64::new(0),
+            through: AtomicBool::new(policy == Policy::Writethrough),
+            write_ns: AtomicU64::new(0),
             full: AtomicBool::new(false),
             said: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
@@ -238,7 +247,29 @@ impl<D: BlockIo> Swapping<D> {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// Whether slots of pages in frames are worth their place: while an eighth of the file is free.
+    /// Counts pages that came to be in pool and file (or in one of them only).
+    pub fn count_doubled(&self, delta: i64) {
+        self.doubled.fetch_add(delta as u64, Ordering::Relaxed);
+    }
+
+    /// Pooled pages that have a slot.
+    pub fn doubled(&self) -> u64 {
+        self.doubled.load(Ordering::Relaxed)
+    }
+
+    /// Whether pool pages are written ahead of their eviction now.
+    pub fn writes_through(&self) -> bool {
+        self.through.load(Ordering::Relaxed)
+    }
+
+    /// Changes that, with the policy that leaves it open.
+    pub fn set_writes_through(&self, on: bool) {
+        if self.policy == Policy::Adaptive {
+            self.through.store(on, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is free.
     pub fn keeps_slots(&self) -> bool {
         self.tier.free_bytes() > self.tier.bytes() / 8
     }

@@ -1,0 +1,90 @@
+//! Writethrough: pool pages are written to the swap file while nobody waits for frames, and stay in the pool; giving their
+//! places up later costs no I/O.
+//!
+//! The coldest pages are written first: they are the next to leave the pool, and the least likely to die or to come back
+//! before.
+
+use super::writeback::{Kind, Out};
+use crate::door::Pager;
+use crate::page::BlockId;
+use crate::page::cold::List;
+use crate::page::id::BLOCK_PAGES;
+use crate::page::state::State;
+use crate::shared::Core;
+use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES};
+use crate::sync::Ordering;
+use weir_os::mem::PAGE_BYTES;
+
+/// Blocks looked at for places that cost nothing.
+const BLOCKS: u32 = 32;
+/// One record in this is given up when the pool is tight.
+const SHARE: u32 = 16;
+
+/// Writes a batch of pool pages that are not in the swap file, if a full one is together; `partial`: also if not. Under no
+/// lock. False when there was nothing to do, or it came to nothing.
+pub fn write_through<P: Pager>(core: &Core<P>, partial: bool) -> bool {
+    let Some(s) = core.swapping.as_ref().filter(|s| s.writes_through() && s.usable()) else { return false };
+    // Where the file gets short, slots are for pages that have no other copy.
+    if !s.keeps_slots() || !(is_due(core, s.batch) || partial && core.unwritten().0 > 0) {
+        return false;
+    }
+    let mut out = Out::of_kind(core, Kind::Through);
+    out.fill_from_pool(core);
+    let begun = !out.is_empty();
+    out.flush(core);
+    begun && s.usable()
+}
+
+/// Whether a full batch of unwritten pool pages is together.
+fn is_due<P: Pager>(core: &Core<P>, batch: u32) -> bool {
+    let (pages, bytes) = core.unwritten();
+    pages >= u64::from(batch) || bytes >= BATCH_BYTES as u64
+}
+
+/// Gives up what makes some room in a tight pool: about one record in sixteen. Whether there was so much to give up.
+pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
+    let records = core.stats.pool_logical_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64;
+    let want = (records / u64::from(SHARE)).clamp(1, u64::from(BATCH_PAGES)) as u32;
+    evict_written(core, want) == want
+}
+
+/// Gives up `want` places in the pool whose pages are in the swap file as well. How many. Blocks that are busy are
+/// passed over: another block's lock may be held.
+pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
+    let Some(s) = core.swapping.as_ref().filter(|s| s.doubled() > 0) else { return 0 };
+    let mut given = 0;
+    for _ in 0..BLOCKS {
+        if given >= want {
+            break;
+        }
+        let Some(block) = s.cold.pop(&core.table, List::Written) else { break };
+        match evict_block(core, block, want - given) {
+            Some(n) => given += n,
+            None => s.cold.push(&core.table, List::Written, block),
+        }
+    }
+    given
+}
+
+/// Gives up places of a block's doubled pages, `want` at most; its other pooled pages are cold. `None`: it is busy.
+fn evict_block<P: Pager>(core: &Core<P>, block: BlockId, want: u32) -> Option<u32> {
+    let _guard = core.table.block(block).try_lock()?;
+    let (mut given, mut left) = (0, false);
+    for page in (0..BLOCK_PAGES).map(|i| block.page(i)) {
+        let found = core.table.word(page).load();
+        if given == want && found.doubled() {
+            let s = core.swapping.as_ref()?;
+            s.cold.push_front(&core.table, List::Written, block);
+            return Some(given);
+        }
+        if core.evict(page, found) {
+            given += 1;
+        } else {
+            left |= found.state() == State::Pooled;
+        }
+    }
+    if left {
+        core.note_pooled(block);
+    }
+    Some(given)
+}
