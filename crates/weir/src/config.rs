@@ -170,7 +170,7 @@ pub const OPTIONS: [OptionSpec; 16] = [
         "policy",
         "WEIR_POLICY",
         "writeback|writethrough|adaptive",
-        "writeback",
+        "adaptive",
         "When pool pages are written to swap (no effect without swap)",
     ),
     spec(OptionId::Codec, "codec", "WEIR_CODEC", "auto|lz4|none", "auto", "How pages are compressed"),
@@ -259,9 +259,9 @@ pub enum SwapIo {
 pub enum Policy {
     /// When the pool evicts them.
     Writeback,
-    /// When they enter the pool.
+    /// Soon after they enter the pool; they stay in it.
     Writethrough,
-    /// Switches between the two.
+    /// Switches between the two, by what is measured.
     Adaptive,
 }
 
@@ -385,7 +385,7 @@ impl Settings {
             memory: 0,
             swap: None,
             pool_max_percent: DEFAULT_POOL_MAX_PERCENT,
-            policy: Policy::Writeback,
+            policy: Policy::Adaptive,
             codec: Codec::Auto,
             faults: Faults::Auto,
             min_alloc: DEFAULT_MIN_ALLOC,
@@ -583,7 +583,7 @@ mod tests {
         assert_eq!(s.memory, 8 * GIB);
         assert_eq!(s.pool_max_percent, DEFAULT_POOL_MAX_PERCENT);
         assert_eq!(s.min_alloc, DEFAULT_MIN_ALLOC);
-        assert_eq!((s.policy, s.codec, s.faults), (Policy::Writeback, Codec::Auto, Faults::Auto));
+        assert_eq!((s.policy, s.codec, s.faults), (Policy::Adaptive, Codec::Auto, Faults::Auto));
         assert_eq!((s.fork, s.mlock, s.pager), (Fork::Share, Mlock::Honour, Pager::Auto));
         assert_eq!((s.stats, s.quiet, s.swap), (None, false, None));
     }

@@ -2,6 +2,7 @@
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
 pub mod copies;
+pub mod policy;
 pub mod swapping;
 
 use crate::config::Codec as CodecSetting;
@@ -319,7 +320,7 @@ impl<P: Pager> Core<P> {
             s.swap_out.store(counters.pages_out.load(Ordering::Relaxed), Ordering::Relaxed);
             s.swap_doubled.store(swapping.doubled(), Ordering::Relaxed);
             s.policy.store(swapping.writes_through().into(), Ordering::Relaxed);
-            s.swap_write_ns.store(swapping.write_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            s.swap_io_ns.store(swapping.io_ns.load(Ordering::Relaxed), Ordering::Relaxed);
             s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
             s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
         }

@@ -91,8 +91,8 @@ counters! {
     policy "weir_policy",
     /// Times that the adaptive policy changed it.
     policy_switches "weir_policy_switches",
-    /// Time spent writing to the swap file, of all threads.
-    swap_write_ns "weir_swap_write_ns",
+    /// Time that threads spent reading from the swap file and writing to it.
+    swap_io_ns "weir_swap_io_ns",
     /// Slots of pages in frames or in the pool given up because the swap file got short.
     swap_kept_dropped "weir_swap_kept_dropped",
     /// Records moved out of clusters that were mostly dead.

@@ -278,6 +278,7 @@ impl Engine<KernelPager> {
         }
         self.tidy_up_pool();
         self.tidy_up_swap();
+        through::choose(&self.core, thread::now_ns());
         self.core.publish();
         self.watch();
     }

@@ -18,6 +18,7 @@ use crate::tier::swap::{Codec, SwapError};
 use weir_os::codec::{self, PageBytes};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::sys::Errno;
+use weir_os::thread;
 use weir_os::uffd::Wake;
 
 /// What became of the pages asked for.
@@ -224,8 +225,10 @@ fn one<P: Pager>(
 ) -> Fetched {
     let (page, slot) = job.pages[0];
     let mut bytes = [0; PAGE_BYTES];
+    let start = thread::now_ns();
     let read =
         s.tier.read_with(slot, page, &mut desk.scratch, |codec, record| expand(codec, record, &mut bytes));
+    s.count_io(start);
     let hash = if job.keeps { codec::hash_page(&bytes, core.seed) } else { 0 };
     let _guard = core.table.block(block).lock();
     let word = core.table.word(page);
@@ -280,7 +283,9 @@ fn many<P: Pager>(
         }
         (ready, lost) = if good { (ready | 1 << i, lost) } else { (ready, lost | 1 << i) };
     };
+    let start = thread::now_ns();
     s.tier.read_neighbours(&pages[..job.n], &mut desk.scratch, each);
+    s.count_io(start);
     (job.ready, job.lost) = (ready, lost);
     let _guard = core.table.block(block).lock();
     let mut got = Fetched::default();

@@ -4,7 +4,7 @@
 use super::{BYTES, RECORD};
 use crate::page::SlotId;
 use crate::page::state::{PageWord, State, Word};
-use crate::sync::{AtomicU32, AtomicU64, BlockLock};
+use crate::sync::{AtomicU32, AtomicU64, BlockLock, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -16,6 +16,8 @@ const NEW: u64 = 43;
 struct Page {
     lock: AtomicU32,
     word: AtomicU64,
+    /// The second word: the slot while the page is in pool and file.
+    aux: AtomicU64,
     pool: UnsafeCell<u64>,
     disk: UnsafeCell<u64>,
     mapped: UnsafeCell<u64>,
@@ -31,6 +33,7 @@ impl Page {
         Arc::new(Page {
             lock: AtomicU32::new(0),
             word,
+            aux: AtomicU64::new(0),
             pool: UnsafeCell::new(BYTES),
             disk: UnsafeCell::new(0),
             mapped: UnsafeCell::new(0),
@@ -87,6 +90,12 @@ impl Page {
         let reading = self.locked(|w| {
             let found = w.load();
             match found.state() {
+                State::Pooled if found.doubled() => {
+                    assert_eq!(Page::put(&self.mapped, Page::put(&self.pool, 0)), 0, "mapped twice");
+                    w.try_install_doubled(found, self.slot()).unwrap();
+                    self.aux.store(u64::MAX, Ordering::Relaxed); // the hash
+                    Ok(None)
+                }
                 State::Pooled => {
                     Page::put(&self.mapped, Page::put(&self.pool, 0));
                     w.try_install(found, false).unwrap();
@@ -107,6 +116,53 @@ impl Page {
             }
         });
         true
+    }
+
+    /// Copies the record under the lock, writes it without; under the lock again the page gets a slot, or the slot is free.
+    fn write_through(&self) {
+        let copied = self.locked(|w| {
+            let found = w.load();
+            let tagged = (found.state() == State::Pooled).then(|| w.try_begin_write(found, WRITER));
+            matches!(tagged, Some(Ok(_))).then(|| Page::get(&self.pool))
+        });
+        let Some(bytes) = copied else { return };
+        assert_eq!(Page::put(&self.disk, bytes), 0, "the slot was free");
+        self.locked(|w| match w.try_double(w.load(), WRITER) {
+            Ok(_) => self.aux.store(SLOT.0.into(), Ordering::Relaxed),
+            Err(_) => drop(Page::put(&self.disk, 0)),
+        });
+    }
+
+    fn slot(&self) -> SlotId {
+        let slot = SlotId(self.aux.load(Ordering::Relaxed) as u32);
+        assert_eq!(slot, SLOT, "a doubled page has its slot in the second word");
+        slot
+    }
+
+    /// The pool gives the page's place up, if the page has a slot.
+    fn evict(&self) {
+        self.locked(|w| {
+            let found = w.load();
+            if found.doubled() {
+                w.try_evict(found, self.slot()).unwrap();
+                assert_eq!(Page::put(&self.pool, 0), BYTES);
+            }
+        });
+    }
+
+    /// The file gets full: the page gives its slot up, wherever it is but in the file alone.
+    fn give_up_slot(&self) {
+        self.locked(|w| {
+            let found = w.load();
+            let given = if found.doubled() {
+                w.try_undouble(found).is_ok()
+            } else {
+                found.kept_slot().is_some() && w.try_drop_kept(found).is_ok()
+            };
+            if given {
+                assert_eq!(Page::put(&self.disk, 0), BYTES, "the slot was this page's");
+            }
+        });
     }
 
     /// The program gives the page up and writes it again: another page in the same place.
@@ -178,5 +234,78 @@ fn loom_read_vs_a_new_page_in_the_same_place() {
         reader.join().unwrap();
         assert_eq!(PageWord(&page.word).load().state(), State::Resident);
         assert_eq!(Page::put(&page.mapped, 0), NEW, "what was read late is dropped");
+    });
+}
+
+#[test]
+fn loom_write_through_vs_fault() {
+    loom::model(|| {
+        let it = Page::pooled();
+        let i = it.clone();
+        let writer = thread::spawn(move || i.write_through());
+        assert!(it.fault(1), "nobody else reads");
+        writer.join().unwrap();
+        assert_eq!(Page::put(&it.mapped, 0), BYTES, "the bytes are mapped");
+        assert_eq!(Page::put(&it.pool, 0), 0, "and not in the pool");
+        let kept = PageWord(&it.word).load().kept_slot();
+        assert_eq!(Page::put(&it.disk, 0), if kept == Some(SLOT) { BYTES } else { 0 });
+    });
+}
+
+#[test]
+fn loom_eviction_of_a_written_page_vs_fault() {
+    loom::model(|| {
+        let it = Page::pooled();
+        it.write_through();
+        let i = it.clone();
+        let pool = thread::spawn(move || i.evict());
+        assert!(it.fault(1), "nobody else reads");
+        pool.join().unwrap();
+        assert_eq!(Page::put(&it.mapped, 0), BYTES);
+        assert_eq!(Page::put(&it.pool, 0), 0);
+    });
+}
+
+#[test]
+fn loom_write_through_vs_eviction() {
+    loom::model(|| {
+        let it = Page::pooled();
+        let i = it.clone();
+        let through = thread::spawn(move || i.write_through());
+        it.evict();
+        through.join().unwrap();
+        it.write_through(); // there is nothing to write any more
+        it.evict();
+        assert_eq!([Page::get(&it.pool), Page::get(&it.disk)], [0, BYTES]);
+        assert!(it.fault(1));
+        assert_eq!(Page::put(&it.mapped, 0), BYTES);
+    });
+}
+
+#[test]
+fn loom_a_slot_given_up_vs_fault() {
+    loom::model(|| {
+        let it = Page::pooled();
+        it.write_through();
+        let i = it.clone();
+        let sweep = thread::spawn(move || i.give_up_slot());
+        assert!(it.fault(1));
+        sweep.join().unwrap();
+        assert_eq!(Page::put(&it.mapped, 0), BYTES);
+        assert_eq!([Page::put(&it.pool, 0), Page::put(&it.disk, 0)], [0, 0], "and nowhere else");
+    });
+}
+
+#[test]
+fn loom_write_through_vs_a_new_page_in_the_same_place() {
+    loom::model(|| {
+        let it = Page::pooled();
+        let i = it.clone();
+        let writer = thread::spawn(move || i.write_through());
+        it.replace();
+        writer.join().unwrap();
+        it.evict();
+        assert_eq!(PageWord(&it.word).load().state(), State::Resident);
+        assert_eq!(Page::put(&it.mapped, 0), NEW, "old bytes never cover new ones");
     });
 }

@@ -94,6 +94,7 @@ impl Word {
     }
 
     /// The slot of the swap file that the word itself names: of a swapped page, or the kept copy of one in a frame.
+    #[cfg(not(loom))]
     #[inline]
     pub(super) fn slot(self) -> Option<SlotId> {
         let swapped = self.0 & STATE == State::Swapped as u64;

@@ -1,24 +1,50 @@
 //! Writethrough: pool pages are written to the swap file while nobody waits for frames, and stay in the pool; giving their
 //! places up later costs no I/O.
 //!
+//! With the adaptive policy that is done only while it pays: `shared/policy.rs` says when.
+//!
 //! The coldest pages are written first: they are the next to leave the pool, and the least likely to die or to come back
 //! before.
 
 use super::writeback::{Kind, Out};
+use crate::config::Policy;
 use crate::door::Pager;
 use crate::page::BlockId;
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::State;
 use crate::shared::Core;
+use crate::shared::policy::{Standing, Totals};
 use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES};
+use crate::stats;
 use crate::sync::Ordering;
+use core::sync::atomic::AtomicU64;
 use weir_os::mem::PAGE_BYTES;
 
 /// Blocks looked at for places that cost nothing.
 const BLOCKS: u32 = 32;
 /// One record in this is given up when the pool is tight.
 const SHARE: u32 = 16;
+
+/// What the adaptive policy does from now on, if it is time for a look. By the background thread.
+pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
+    let Some(s) = core.swapping.as_ref().filter(|s| s.policy == Policy::Adaptive) else { return };
+    let Ok(mut chooser) = s.chooser.try_lock() else { return };
+    if !chooser.is_due(now_ns) {
+        return;
+    }
+    let (stats, get) = (&core.stats, |n: &AtomicU64| n.load(Ordering::Relaxed));
+    let totals = Totals {
+        now_ns,
+        evicted: get(&stats.swap_from_pool) + get(&stats.swap_evicted_free),
+        lost: get(&stats.pool_in) + get(&stats.pool_died),
+        io_ns: get(&s.io_ns),
+    };
+    let standing = Standing { fill: core.pool.fill_permille(), room: s.usable() && s.keeps_slots() };
+    if s.set_writes_through(chooser.next(totals, standing)) {
+        stats::add(&stats.policy_switches, 1);
+    }
+}
 
 /// Writes a batch of pool pages that are not in the swap file, if a full one is together; `partial`: also if not. Under no
 /// lock. False when there was nothing to do, or it came to nothing.

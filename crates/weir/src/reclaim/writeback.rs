@@ -326,7 +326,7 @@ fn write<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> 
     if result == Err(SwapError::Full) && give_up_kept(core, s) + tidy_up(core, s) > 0 {
         result = press.writer.write(&s.tier, &mut press.cache);
     }
-    s.write_ns.fetch_add(thread::now_ns() - start, Ordering::Relaxed);
+    s.count_io(start);
     result.map(|_| ())
 }
 

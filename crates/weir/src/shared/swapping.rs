@@ -5,6 +5,7 @@
 //! or writes. All locks here are leaves, but for desks and writers, which are held over I/O: they are only ever
 //! tried while a block is locked.
 
+use super::policy::Chooser;
 use crate::config::Policy;
 use crate::door::BlockIo;
 use crate::page::SlotId;
@@ -12,7 +13,7 @@ use crate::page::cold::ColdQueue;
 use crate::stats;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::tier::swap::{Codec, Scratch, SlotCache, Swap, SwapError, Writer};
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, AtomicU64 as PlainU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::codec::{self, PageBytes};
 use weir_os::mem::PAGE_BYTES;
@@ -86,10 +87,12 @@ pub struct Swapping<D: BlockIo> {
     kept: AtomicU64,
     /// Pooled pages that have a slot.
     doubled: AtomicU64,
-    /// Whether pool pages are written through now; counted here because `policy` may leave it open.
+    /// Whether pool pages are written through now.
     through: AtomicBool,
-    /// Time spent writing so far, of all threads.
-    pub write_ns: AtomicU64,
+    /// Time that threads spent reading and writing so far, ns.
+    pub io_ns: PlainU64,
+    /// What the adaptive policy goes by.
+    pub chooser: Mutex<Chooser>,
     /// The last write found no room. Cleared when there is some.
     full: AtomicBool,
     /// That nothing can be written any more was said.
@@ -132,7 +135,8 @@ impl<D: BlockIo> Swapping<D> {
             kept: AtomicU64::new(0),
             doubled: AtomicU64::new(0),
             through: AtomicBool::new(policy == Policy::Writethrough),
-            write_ns: AtomicU64::new(0),
+            io_ns: PlainU64::new(0),
+            chooser: Mutex::default(),
             full: AtomicBool::new(false),
             said: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
@@ -262,11 +266,14 @@ impl<D: BlockIo> Swapping<D> {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// Changes that, with the policy that leaves it open.
-    pub fn set_writes_through(&self, on: bool) {
-        if self.policy == Policy::Adaptive {
-            self.through.store(on, Ordering::Relaxed);
-        }
+    /// Changes that, with the policy that leaves it open. Whether it was otherwise.
+    pub fn set_writes_through(&self, on: bool) -> bool {
+        self.policy == Policy::Adaptive && self.through.swap(on, Ordering::Relaxed) != on
+    }
+
+    /// Counts time spent reading or writing, from `start_ns` until now.
+    pub fn count_io(&self, start_ns: u64) {
+        self.io_ns.fetch_add(thread::now_ns().saturating_sub(start_ns), Ordering::Relaxed);
     }
 
     /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is free.

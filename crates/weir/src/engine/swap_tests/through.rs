@@ -1,7 +1,8 @@
 //! Pages written through: in the pool and in the swap file at once.
 
 use super::*;
-use crate::reclaim::through::evict_written;
+use crate::reclaim::through::{choose, evict_written};
+use crate::shared::policy::{PERIOD_NS, PERIODS};
 
 fn core() -> &'static Fake {
     core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writethrough, 64)
@@ -192,5 +193,39 @@ fn a_slot_that_is_not_worth_keeping_goes_when_its_page_comes_in() {
         assert!(read(core, *page).unwrap() == mixed(*page), "page {page}");
         assert_eq!(slot_of(core, *page), None);
     }
+    core.validate(PAGES).unwrap();
+}
+
+#[test]
+fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_out() {
+    let core = core_with(FakeDisk::new(16 * MIB, 512), 16 * MIB, Policy::Adaptive, 64);
+    let (mut now, mut begun) = (1, None);
+    choose(core, now);
+    for block in 0..32 {
+        fill(core, block, mixed);
+        send_out(core, block);
+        while write_through(core, true) {}
+        if block % 6 == 5 {
+            now += PERIOD_NS;
+            choose(core, now);
+            begun = begun.or(swapping(core).writes_through().then_some(block));
+        }
+    }
+    assert!(
+        begun.is_some_and(|block| block > 6 * PERIODS - 2),
+        "{begun:?}, pool at {}",
+        core.pool.fill_permille()
+    );
+    assert!(get(&core.stats.swap_through) > 100 && get(&core.stats.swap_evicted_free) > 100);
+    // Now everything comes back again and again.
+    for page in (0..2048).rev().filter(|page| state(core, *page) == State::Pooled).collect::<Vec<_>>() {
+        assert!(read(core, page).unwrap() == mixed(page), "page {page}");
+    }
+    now += PERIOD_NS;
+    choose(core, now);
+    assert!(!swapping(core).writes_through() && !write_through(core, true));
+    assert_eq!(get(&core.stats.policy_switches), 2);
+    core.publish();
+    assert_eq!(get(&core.stats.policy), 0);
     core.validate(PAGES).unwrap();
 }

@@ -251,6 +251,11 @@ impl Pool {
         self.owned() >= self.limit() && vacant < owned / share
     }
 
+    /// Permille of its share of windows that it owns.
+    pub fn fill_permille(&self) -> u64 {
+        u64::from(self.owned()) * 1000 / u64::from(self.limit().max(1))
+    }
+
     fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), Damaged> {
         let h = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b));
         let len = (h >> 32 & 0x1fff) as usize;
