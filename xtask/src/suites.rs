@@ -46,6 +46,14 @@ const SWAP_MOVE: &[(&str, &str)] =
     &[("WEIR_PAGER", "move"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_SWAP_IO", "uring")];
 const SWAP_COPY: &[(&str, &str)] =
     &[("WEIR_PAGER", "copy"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_SWAP_IO", "threads")];
+/// The same with a pool that is written through.
+const SWAP_THROUGH: &[(&str, &str)] = &[
+    ("WEIR_PAGER", "move"),
+    ("WEIR_SWAP", "512M"),
+    ("WEIR_POOL_MAX", "10"),
+    ("WEIR_SWAP_IO", "uring"),
+    ("WEIR_POLICY", "writethrough"),
+];
 /// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
 /// either pager.
 const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline")];
@@ -103,6 +111,14 @@ const SUITES: &[Suite] = &[
         name: "kernel-swap-copy",
         command: KERNEL_TESTS,
         env: SWAP_COPY,
+        needs: KERNEL,
+        tests_min: 1,
+        minutes_max: 10,
+    },
+    Suite {
+        name: "kernel-swap-through",
+        command: KERNEL_TESTS,
+        env: SWAP_THROUGH,
         needs: KERNEL,
         tests_min: 1,
         minutes_max: 10,

@@ -36,13 +36,17 @@ fn engine() -> &'static Weir {
         let engine = Engine::start(&settings, Intake::Messages)
             .expect("userfaultfd: run as root or see `weir doctor`");
         let engine: &'static Weir = Box::leak(Box::new(engine));
-        let arg = core::ptr::from_ref(engine).cast_mut().cast();
-        for entry in [serve as extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, reclaim] {
-            // SAFETY: the engine lives for ever.
-            unsafe { thread::spawn(entry, arg, 512 << 10).unwrap() };
-        }
+        start_threads(engine);
         engine
     })
+}
+
+fn start_threads(engine: &'static Weir) {
+    let arg = core::ptr::from_ref(engine).cast_mut().cast();
+    for entry in [serve as extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, reclaim] {
+        // SAFETY: the engine lives for ever.
+        unsafe { thread::spawn(entry, arg, 512 << 10).unwrap() };
+    }
 }
 
 fn map(pages: usize) -> &'static [AtomicU64] {
@@ -172,4 +176,122 @@ fn dropped_and_protected_and_moved_ranges_behave_as_the_kernels() {
     }
     unmap(moved);
     unmap(pressure);
+}
+
+/// As the shim forks: the child has an engine and threads of its own, and departs in good order. Its exit status is 0 when
+/// `child` returns true.
+fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
+    let e = engine();
+    e.fork_prepare();
+    e.fork_share_swap();
+    // SAFETY: the child touches managed memory and its own stack only, and ends without returning.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        e.fork_child();
+        start_threads(e);
+        let good = child();
+        e.depart();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    e.fork_done();
+    assert!(pid > 0, "fork: {}", std::io::Error::last_os_error());
+    pid
+}
+
+/// Waits for a child. Its exit status; -1 when it did not exit by itself.
+fn ended(pid: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: writes the live status.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
+}
+
+/// Every counter is derived again, with nobody inside.
+fn validate() {
+    let e = engine();
+    e.fork_prepare();
+    let census = e.core.validate(1 << 17);
+    e.fork_done();
+    census.unwrap();
+}
+
+/// Sends all pages out, and waits until the background thread has written some through, where that is the policy.
+fn out_and_through(words: &[AtomicU64]) {
+    let e = engine();
+    e.page_out(words.as_ptr() as usize, words.len() * 8).unwrap();
+    let Some(swapping) = e.core.swapping.as_ref().filter(|s| s.policy == weir::config::Policy::Writethrough)
+    else {
+        return;
+    };
+    let start = std::time::Instant::now();
+    while swapping.doubled() < 100 {
+        let stats = &e.core.stats;
+        assert!(
+            start.elapsed().as_secs() < 20,
+            "{} pages are in pool and file, {:?} in the pool alone; {} were written, {} given up, {} evicted",
+            swapping.doubled(),
+            e.core.unwritten(),
+            stats.swap_through.load(Ordering::Relaxed),
+            stats.swap_cancelled.load(Ordering::Relaxed),
+            stats.swap_evicted_free.load(Ordering::Relaxed),
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// One of two relatives uses the pages: a third is read, one rewritten, one given up, and then all are sent out and read.
+fn use_pages(words: &[AtomicU64], salt: u64) -> bool {
+    let third = words.len() / 3;
+    let before = words.iter().enumerate().all(|(i, w)| w.load(Ordering::Relaxed) == value(i));
+    words[third..2 * third].iter().enumerate().for_each(|(i, w)| w.store(value(i) + salt, Ordering::Relaxed));
+    let e = engine();
+    let dropped = e.drop_contents(words[2 * third..].as_ptr() as usize, third * 8).is_ok();
+    let out = e.page_out(words.as_ptr() as usize, words.len() * 8).is_ok();
+    let right = |(i, w): (usize, &AtomicU64)| {
+        let want = match i / third {
+            0 => value(i),
+            1 => value(i - third) + salt,
+            _ => 0,
+        };
+        w.load(Ordering::Relaxed) == want
+    };
+    before && dropped && out && words.iter().enumerate().all(right)
+}
+
+#[test]
+fn parent_and_child_rewrite_and_free_pages_that_both_have_in_pool_and_file_in_any_order() {
+    let _alone = alone();
+    let words = map(3 * 64 * 60); // more than the budget
+    for order in ["child first", "parent first", "both at once"] {
+        words.iter().enumerate().for_each(|(i, w)| w.store(value(i), Ordering::Relaxed));
+        out_and_through(words);
+        let mut pipe = [0; 2];
+        // SAFETY: two descriptors are written to the array.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let child = fork(|| {
+            let mut byte = 0u8;
+            // SAFETY: a byte of our own.
+            let waited =
+                order != "parent first" || unsafe { libc::read(pipe[0], (&raw mut byte).cast(), 1) } == 1;
+            waited && use_pages(words, 5000)
+        });
+        let mut status = None;
+        if order == "child first" {
+            status = Some(ended(child));
+        }
+        assert!(use_pages(words, 9000), "{order}: the parent sees other bytes");
+        // SAFETY: a byte that lives for ever.
+        assert_eq!(unsafe { libc::write(pipe[1], c"x".as_ptr().cast(), 1) }, 1);
+        assert_eq!(status.unwrap_or_else(|| ended(child)), 0, "{order}: the child sees other bytes");
+        // SAFETY: ours.
+        pipe.iter().for_each(|fd| assert_eq!(unsafe { libc::close(*fd) }, 0));
+        engine().fork_failed(); // what the child still held comes back to its last relative
+        validate();
+    }
+    unmap(words);
+    validate();
+    if let Some(swapping) = &engine().core.swapping {
+        assert_eq!((swapping.tier.live_records(), swapping.doubled()), (0, 0));
+    }
 }
