@@ -40,7 +40,7 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
         lost: get(&stats.pool_in) + get(&stats.pool_died),
         io_ns: get(&s.io_ns),
     };
-    let standing = Standing { fill: core.pool.fill_permille(), room: s.usable() && s.keeps_slots() };
+    let standing = Standing { fill: core.pool.fill_permille(), room: s.usable() && s.has_plenty() };
     if s.set_writes_through(chooser.next(totals, standing)) {
         stats::add(&stats.policy_switches, 1);
     }
@@ -51,7 +51,7 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
 pub fn write_through<P: Pager>(core: &Core<P>, partial: bool) -> bool {
     let Some(s) = core.swapping.as_ref().filter(|s| s.writes_through() && s.usable()) else { return false };
     // Where the file gets short, slots are for pages that have no other copy.
-    if !s.keeps_slots() || !(is_due(core, s.batch) || partial && core.unwritten().0 > 0) {
+    if !s.has_plenty() || !(is_due(core, s.batch) || partial && core.unwritten().0 > 0) {
         return false;
     }
     let mut out = Out::of_kind(core, Kind::Through);

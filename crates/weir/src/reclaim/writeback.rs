@@ -106,7 +106,7 @@ impl<'a, P: Pager> Out<'a, P> {
         Out { staged_most: all.staged_most.min(BLOCK_PAGES), ..all }
     }
 
-    /// As `new`, for pool pages alone, of which this becomes.
+    /// As `new`, for pool pages alone; `kind` says what becomes of them.
     pub fn of_kind(core: &'a Core<P>, kind: Kind) -> Out<'a, P> {
         Out { kind, ..Self::new(core) }
     }

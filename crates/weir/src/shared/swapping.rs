@@ -281,6 +281,14 @@ impl<D: BlockIo> Swapping<D> {
         self.tier.free_bytes() > self.tier.bytes() / 8
     }
 
+    /// Whether there is room for second copies of pool pages: more than what is kept free of kept slots, so that the two do
+    /// not chase each other.
+    pub fn has_plenty(&self) -> bool {
+        let plenty = |free: u64, all: u64| free > all / 16 * 3;
+        plenty(self.tier.free_bytes(), self.tier.bytes())
+            && plenty(self.tier.free_slots(), self.tier.slots().into())
+    }
+
     /// Reads completed so far. Ask before looking at a page's word, then `wait` with the answer.
     pub fn arrivals(&self) -> u32 {
         self.arrived.load(Ordering::Acquire)

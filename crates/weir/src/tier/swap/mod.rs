@@ -236,6 +236,11 @@ impl<D: BlockIo> Swap<D> {
         self.shared.slot_count()
     }
 
+    /// Slots that name nothing and are in nobody's cache.
+    pub fn free_slots(&self) -> u64 {
+        u64::from(self.slots()).saturating_sub(self.shared.get(Word::SlotsTaken))
+    }
+
     /// Whether no other process takes part.
     pub fn alone(&self) -> bool {
         self.shared.alone(self.row())
