@@ -70,7 +70,8 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
         // 3. Victims: unmap until the second chance is long enough. 4. By one
         //    lift with their neighbours, or one MOVE per run of a block.
         let mut starved = false;
-        while core.staged.pages() < mark {
+        // Staged blocks that are in another thread's batch are not to be had until it is written.
+        while core.staged.pages() < mark || core.staged.blocks() == 0 {
             match next_unmapped(core) {
                 Some(_) => {}
                 None => {
