@@ -236,8 +236,8 @@ static void traps_kill_who_does_not_handle_them(void) {
  * refused as in a container; elsewhere they are there if they are natively. */
 static void rings_are_refused_where_calls_are_gated(void) {
     struct io_ring_sizes { uint32_t sizes[30]; } parameters = {{0}};
-    const char *faults = getenv("WEIR_FAULTS");
-    int gated = faults != NULL && strcmp(faults, "inline") == 0;
+    const char *faults = getenv("WEIR_FAULTS"), *preload = getenv("LD_PRELOAD");
+    int gated = faults != NULL && strcmp(faults, "inline") == 0 && preload != NULL && strstr(preload, "weir") != NULL;
     errno = 0;
     long ring = syscall(SYS_io_uring_setup, 4, &parameters);
     if (gated)

@@ -9,6 +9,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand}
 use weir::config::OPTIONS;
 use weir_os::probe::FaultMode;
 
+use crate::settings::default_of;
+
 /// Run programs within a hard RAM budget, in user space.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, max_term_width = 100, disable_help_subcommand = true)]
@@ -75,7 +77,7 @@ impl Args for SettingFlags {
             let arg = if option.is_switch() {
                 arg.action(ArgAction::SetTrue).help(format!("{} [env: {}]", option.help, option.env))
             } else {
-                let default = match option.default {
+                let default = match default_of(option) {
                     "" => String::new(),
                     text => format!(" [default: {text}]"),
                 };

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use weir::config::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, format_size};
+use weir::engine::swapfile::auto_bytes;
 use weir_os::probe::{self, FaultMode, Probe, ThpMode, Tried};
+use weir_os::swapfile::Space;
 
 use crate::cli::{JsonArgs, SettingFlags};
 use crate::run::USERFAULTFD_FIXES;
@@ -278,8 +280,9 @@ fn swap_check(folder: &Path, wanted: Option<u64>, budget: u64) -> Check {
             return bad(NAME, status, format!("{place}: {e}"), OTHER_FOLDER);
         }
     };
-    let free = swapfile::free_in(folder).unwrap_or(0);
-    let size = match (wanted, swapfile::auto_bytes(free, budget)) {
+    let space = swapfile::space_in(folder).unwrap_or(Space { free: 0, total: 0 });
+    let free = space.free;
+    let size = match (wanted, auto_bytes(space, budget)) {
         (Some(bytes), _) => format_size(bytes),
         (None, Some(bytes)) => format!("auto: up to {}", format_size(bytes)),
         (None, None) => {

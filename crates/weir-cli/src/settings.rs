@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use weir::config::{ConfigError, OPTIONS, OptionSpec, Settings};
+use weir::config::{ConfigError, OPTIONS, OptionId, OptionSpec, Settings};
 
 use crate::cli::SettingFlags;
 
@@ -82,13 +82,13 @@ impl Layers {
                 return (text.clone(), Origin::File(path.clone()));
             }
         }
-        (option.default.to_owned(), Origin::Default)
+        (default_of(option).to_owned(), Origin::Default)
     }
 
     /// All settings, parsed and checked; an error names where the bad value came from.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let set = |option: &OptionSpec| match self.value(option) {
-            (_, Origin::Default) => None,
+            (_, Origin::Default) if default_of(option) == option.default => None,
             (text, _) => Some(text),
         };
         Settings::from_values(set, weir_os::probe::ram_limit_bytes).map_err(|e| self.explain(&e))
@@ -99,6 +99,12 @@ impl Layers {
         let origin = origin.unwrap_or(Origin::Default);
         anyhow::anyhow!("invalid value '{}' for {} ({origin}): {}", error.value, error.option, error.reason)
     }
+}
+
+/// What holds when nothing sets an option. A program under `weir run` swaps to a file where there is room for one; the bare
+/// library, which has nobody to tell if there is none, does not by itself.
+pub fn default_of(option: &OptionSpec) -> &'static str {
+    if option.id == OptionId::Swap { "auto" } else { option.default }
 }
 
 /// The user's file, then the system's: the first that has a key wins.

@@ -6,23 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use weir::config::{SWAP_BYTES_MIN, Settings, SwapIo, SwapSetting, format_size};
+use weir::engine::swapfile::auto_bytes;
 use weir_os::probe;
-use weir_os::swapfile::{Granted, OpenError, SwapFile, free_bytes};
-use weir_os::sys::{self, Errno};
-
-/// `--swap auto` takes at most this share of the disk's free bytes: the program and others need room too.
-const AUTO_FREE_SHARE: u64 = 2;
-/// `--swap auto` takes at most this many times the budget: what a program can work on at a bearable speed.
-const AUTO_BUDGETS: u64 = 8;
-/// The unit of swap files.
-const CLUSTER_BYTES: u64 = 2 << 20;
-
-/// Bytes that `--swap auto` takes (the engine goes by the same rule) with so many free ones and such a budget; `None` where that is too little to be of use.
-pub fn auto_bytes(free: u64, budget: u64) -> Option<u64> {
-    let bytes = (free / AUTO_FREE_SHARE).min(budget.saturating_mul(AUTO_BUDGETS)).min(sys::file_size_limit());
-    let bytes = bytes / CLUSTER_BYTES * CLUSTER_BYTES;
-    (bytes >= SWAP_BYTES_MIN).then_some(bytes)
-}
+use weir_os::swapfile::{Granted, OpenError, Space, SwapFile, space};
+use weir_os::sys::Errno;
 
 /// What the file system of a folder is called; `None` where the kernel does not tell.
 pub fn file_system(folder: &Path) -> Option<String> {
@@ -60,10 +47,10 @@ pub fn try_file(folder: &Path, bytes: u64) -> Result<Granted, OpenError> {
     Ok(SwapFile::open(&dir, bytes)?.granted())
 }
 
-/// Bytes free for this user on the folder's disk.
-pub fn free_in(folder: &Path) -> Result<u64, OpenError> {
+/// Room on the folder's disk.
+pub fn space_in(folder: &Path) -> Result<Space, OpenError> {
     let dir = CString::new(folder.as_os_str().as_bytes()).map_err(|_| OpenError::Folder(Errno::EINVAL))?;
-    free_bytes(&dir).map_err(OpenError::Folder)
+    space(&dir).map_err(OpenError::Folder)
 }
 
 /// Finds out whether the program can have its swap file. Where `auto` finds no place for one, there is none from here on.
@@ -100,11 +87,11 @@ fn granted(swap: &SwapSetting, budget: u64) -> Result<Granted, String> {
     let bytes = match swap.bytes {
         Some(bytes) => bytes,
         None => {
-            let free = free_in(&swap.dir).map_err(|e| e.to_string())?;
+            let space = space_in(&swap.dir).map_err(|e| e.to_string())?;
             // The engine takes its file when it needs one; that a file can be made at all is tried with a small one.
-            auto_bytes(free, budget)
+            auto_bytes(space, budget)
                 .map(|_| SWAP_BYTES_MIN)
-                .ok_or_else(|| format!("only {} are free", format_size(free)))?
+                .ok_or_else(|| format!("only {} are free", format_size(space.free)))?
         }
     };
     try_file(&swap.dir, bytes).map_err(|e| e.to_string())
@@ -133,15 +120,6 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
-
-    #[test]
-    fn auto_takes_half_of_what_is_free_and_eight_budgets_at_most() {
-        assert_eq!(auto_bytes(10 * GIB, GIB), Some(5 * GIB));
-        assert_eq!(auto_bytes(100 * GIB, GIB), Some(8 * GIB));
-        assert_eq!(auto_bytes(100 * GIB, u64::MAX), Some(50 * GIB));
-        assert_eq!(auto_bytes(17 << 20, GIB), Some(8 << 20), "whole clusters");
-        assert_eq!(auto_bytes(15 << 20, GIB), None, "too little to be of use");
-    }
 
     #[test]
     fn the_mount_of_the_device_counts_and_else_the_deepest_above_the_path() {

@@ -47,7 +47,7 @@ fn show_origin_names_the_source_of_each_setting() {
     assert_eq!(shown(&output, "quiet"), ["quiet", "1", "file", &file.display().to_string()]);
     assert_eq!(shown(&output, "codec"), ["codec", "none", "environment", "WEIR_CODEC"]);
     assert_eq!(shown(&output, "memory"), ["memory", "50%", "default"]);
-    assert_eq!(shown(&output, "swap "), ["swap", "none", "default"]);
+    assert_eq!(shown(&output, "swap "), ["swap", "auto", "default"]);
 }
 
 #[test]

@@ -282,20 +282,12 @@ fn a_disk_with_too_little_room_is_said_before_the_program_starts() {
 }
 
 #[test]
-fn with_auto_a_folder_that_cannot_hold_swap_is_a_warning_and_the_program_runs() {
+fn without_a_size_given_a_folder_that_cannot_hold_swap_is_a_warning_and_the_program_runs() {
     let home = Folder::new();
     let library = home.stub_library();
     let run = |quiet: &[&str]| {
         let mut command = weir_with(&home, &library);
-        command.arg("run").args(quiet).args([
-            "--swap",
-            "auto",
-            "--swap-dir",
-            "/dev/shm",
-            "sh",
-            "-c",
-            "echo $WEIR_SWAP",
-        ]);
+        command.arg("run").args(quiet).args(["--swap-dir", "/dev/shm", "sh", "-c", "echo $WEIR_SWAP"]);
         command.output().unwrap()
     };
     let loud = run(&[]);
@@ -305,14 +297,12 @@ fn with_auto_a_folder_that_cannot_hold_swap_is_a_warning_and_the_program_runs() 
 }
 
 #[test]
-fn a_program_swaps_when_asked_to_and_to_the_folder_named_from_where_weir_was_started() {
+fn a_program_swaps_by_itself_and_to_the_folder_named_from_where_weir_was_started() {
     let home = Folder::new();
     let library = home.stub_library();
     let print = ["sh", "-c", "echo $WEIR_SWAP $WEIR_SWAP_DIR"];
     let plain = weir_with(&home, &library).arg("run").args(print).output().unwrap();
-    assert!(stdout(&plain).starts_with("none"), "{}", stdout(&plain));
-    let auto = weir_with(&home, &library).args(["run", "--swap", "auto"]).args(print).output().unwrap();
-    assert_eq!(stdout(&auto), "auto /var/tmp\n", "{}", stderr(&auto));
+    assert_eq!(stdout(&plain), "auto /var/tmp\n", "{}", stderr(&plain));
     let named = weir_with(&home, &library)
         .current_dir("/var")
         .args(["run", "--swap", "16M", "--swap-dir", "tmp"])

@@ -189,13 +189,27 @@ impl Drop for SwapFile {
     }
 }
 
-/// Bytes free for this user in the file system of the folder, for a swap file that sizes itself.
+/// Room on a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Free for this user.
+    pub free: u64,
+    /// In all.
+    pub total: u64,
+}
+
+/// Bytes free for this user in the file system of the folder.
 pub fn free_bytes(dir: &CStr) -> Result<u64, Errno> {
+    Ok(space(dir)?.free)
+}
+
+/// Room in the file system of the folder, for a swap file that sizes itself.
+pub fn space(dir: &CStr) -> Result<Space, Errno> {
     let mut stat = Statfs::default();
     let to = core::ptr::from_mut(&mut stat) as usize;
     // SAFETY: the kernel reads the path and writes the live structure.
     unsafe { syscall(libc::SYS_statfs, [dir.as_ptr() as usize, to, 0, 0, 0, 0])? };
-    Ok(stat.summary().free)
+    Ok(Space { free: stat.summary().free, total: stat.blocks.saturating_mul(stat.unit()) })
 }
 
 /// `struct statfs` of 64-bit kernels.
@@ -223,11 +237,15 @@ struct FileSystem {
 }
 
 impl Statfs {
-    fn summary(&self) -> FileSystem {
+    fn unit(&self) -> u64 {
         let unit = if self.fragment_bytes > 0 { self.fragment_bytes } else { self.block_bytes };
+        unit.max(0) as u64
+    }
+
+    fn summary(&self) -> FileSystem {
         FileSystem {
             ram: RAM_FILE_SYSTEMS.iter().find(|(kind, _)| *kind == self.kind).map(|(_, name)| *name),
-            free: self.blocks_available.saturating_mul(unit.max(0) as u64),
+            free: self.blocks_available.saturating_mul(self.unit()),
         }
     }
 }

@@ -34,8 +34,7 @@ pub fn set_action(number: i32, new: Action) -> Action {
         return action(number); // a child of `vfork`: its parent's actions are not its to change
     }
     if new.handler == IGNORED {
-        // Ignoring a signal discards one that waits.
-        Area::current().pending.fetch_and(!bit(number), Ordering::Relaxed);
+        super::pending::discard(number);
     }
     let signals = weir_os::thread::block_signals();
     let inside = super::stacks::section();
@@ -69,14 +68,8 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
     // SAFETY: as above.
     let forced = by_access || number == libc::SIGSYS && unsafe { (*info).si_code } == 1;
     let blocked = super::masks::blocked_at(context.sp()) & bit(number) != 0;
-    if !forced && blocked && super::waits::pass_on(number) {
-        return;
-    }
     if !forced && blocked {
-        // SAFETY: the kernel's live siginfo; the area's copy is as large.
-        unsafe { area.info(number).write(info.read()) };
-        area.pending.fetch_or(bit(number), Ordering::Relaxed);
-        return;
+        return super::pending::keep(number, info);
     }
     let action = action(number);
     if action.handler == IGNORED && !forced {

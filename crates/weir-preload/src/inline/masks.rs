@@ -1,6 +1,6 @@
 //! Signal masks as the program sees them: SIGBUS and SIGSYS are never really blocked.
 
-use super::{OURS, deliver, taken};
+use super::{OURS, deliver, pending, taken};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -47,17 +47,16 @@ fn believe(blocked: Mask) -> bool {
 /// Sends what waited for a signal that is not blocked any more. Whether there was something.
 pub fn settle_pending() -> bool {
     let area = Area::current();
-    let due = area.pending.load(Ordering::Relaxed) & !blocked_now();
-    if due != 0 {
-        area.pending.fetch_and(!due, Ordering::Relaxed);
-        for number in [libc::SIGBUS, libc::SIGSYS] {
-            if due & signal::bit(number) != 0 {
-                area.again.fetch_or(signal::bit(number), Ordering::Relaxed);
-                signal::raise(number);
-            }
+    let mut some = false;
+    // Each once: what comes back to be kept waits for the next change.
+    for number in [libc::SIGBUS, libc::SIGSYS] {
+        if pending::take(signal::bit(number) & !blocked_now()).is_some() {
+            area.again.fetch_or(signal::bit(number), Ordering::Relaxed);
+            signal::raise(number);
+            some = true;
         }
     }
-    due != 0
+    some
 }
 
 /// Changes a mask by the rules of `sigprocmask`.
@@ -178,9 +177,8 @@ pub unsafe extern "C" fn sigpending(set: *mut libc::sigset_t) -> c_int {
             core::mem::transmute::<usize, unsafe extern "C" fn(*mut libc::sigset_t) -> c_int>(a)(set)
         });
         if r == 0 && taken() {
-            let pending = Area::current().pending.load(Ordering::Relaxed);
             let at = set.cast::<Mask>();
-            at.write_unaligned(at.read_unaligned() | pending);
+            at.write_unaligned(at.read_unaligned() | pending::mask());
         }
         r
     }

@@ -10,6 +10,7 @@ mod fault;
 mod hooks;
 mod jumps;
 mod masks;
+mod pending;
 mod relay;
 mod stacks;
 mod tables;
@@ -66,6 +67,7 @@ pub fn forked() {
     OWNER.store(weir_os::sys::getpid(), Ordering::Relaxed);
     Area::current().forget_id();
     hooks::forked();
+    pending::forked();
     stacks::forked();
 }
 

@@ -1,12 +1,11 @@
 //! Calls that wait with a signal mask of their own, or for signals.
 
 use super::masks::{Believing, read_set, without_ours};
-use super::{OURS, taken};
+use super::{OURS, pending, taken};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
 use weir_os::gate::area::Area;
-use weir_os::signal::{self, Mask, bit};
+use weir_os::signal::{self, Mask};
 use weir_os::sys::{Errno, syscall};
 
 /// Calls libc's function with the mask argument replaced by one without Weir's signals, while the
@@ -151,45 +150,30 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attr: *mut c_void, mask: *co
     }
 }
 
-/// Takes one of Weir's signals that was sent while the thread believed it blocked.
-fn take_pending(set: Mask) -> Option<c_int> {
-    let area = Area::current();
-    let due = area.pending.load(Ordering::Relaxed) & set;
-    let number = (due != 0).then(|| due.trailing_zeros() as c_int + 1)?;
-    area.pending.fetch_and(!bit(number), Ordering::Relaxed);
-    Some(number)
-}
-
-/// A thread that waits for one of Weir's signals, by kernel id; 0 for none.
-static WAITER: AtomicU32 = AtomicU32::new(0);
-
-/// Hands a signal that came to a thread which believes it blocked to one that waits for it. False
-/// when nobody does.
-pub fn pass_on(number: c_int) -> bool {
-    let tid = WAITER.load(Ordering::Acquire);
-    tid != 0 && signal::send(tid, number)
-}
-
 /// Waits for a signal of a set that holds some of Weir's, which are really blocked meanwhile: the
 /// thread runs no code of its own then.
 fn wait_for(set: Mask, info: &mut libc::siginfo_t, timeout: Option<&libc::timespec>) -> Result<c_int, Errno> {
-    if let Some(number) = take_pending(set) {
-        // SAFETY: stored when the signal came.
-        *info = unsafe { Area::current().info(number).read() };
-        return Ok(number);
-    }
-    WAITER.store(Area::current().kernel_id(), Ordering::Release);
     let before = signal::change_mask(libc::SIG_BLOCK, Some(set & OURS))?;
-    let (at, limit) =
-        (core::ptr::from_mut(info) as usize, timeout.map_or(0, |t| core::ptr::from_ref(t) as usize));
-    // SAFETY: live words on this stack.
-    let r = unsafe {
-        syscall(libc::SYS_rt_sigtimedwait, [core::ptr::from_ref(&set) as usize, at, limit, 8, 0, 0])
+    pending::begin_waiting();
+    let found = match pending::take(set & OURS) {
+        Some(number) => {
+            // SAFETY: stored when the signal came.
+            *info = unsafe { Area::current().info(number).read() };
+            Ok(number)
+        }
+        None => {
+            let at = core::ptr::from_mut(info) as usize;
+            let limit = timeout.map_or(0, |t| core::ptr::from_ref(t) as usize);
+            // SAFETY: live words on this stack.
+            unsafe {
+                syscall(libc::SYS_rt_sigtimedwait, [core::ptr::from_ref(&set) as usize, at, limit, 8, 0, 0])
+            }
+            .map(|n| n as c_int)
+        }
     };
+    pending::end_waiting();
     let _ = signal::change_mask(libc::SIG_SETMASK, Some(before));
-    let me = Area::current().kernel_id();
-    let _ = WAITER.compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
-    r.map(|n| n as c_int)
+    found
 }
 
 type WaitCall =

@@ -61,7 +61,14 @@ impl Engine<KernelPager> {
         let copy = !pager.moves();
         let mut core = Core::new(pager, geometry, seed(), settings.codec)?;
         if let Some(setting) = &settings.swap {
-            core.attach_swap(swapfile::open(setting, settings.policy, budget).map_err(StartError::Swap)?);
+            match swapfile::open(setting, settings.policy, budget) {
+                Ok(swapping) => core.attach_swap(swapping),
+                // One that was to size itself is a help, not a condition: the disk may have filled up since the start.
+                Err(e) if setting.bytes.is_none() => super::threads::say(format_args!(
+                    "no swap file: {e}; what does not fit in RAM and pool will be refused"
+                )),
+                Err(e) => return Err(StartError::Swap(e)),
+            }
         }
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
