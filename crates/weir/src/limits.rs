@@ -50,6 +50,9 @@ pub const FREE_FLOOR: u32 = 3 * BLOCK_PAGES;
 /// Free frames that a faulting thread gives back by one call: bounds how long its fault takes.
 pub const SHED_A_LITTLE: u32 = BLOCK_PAGES;
 
+/// Faulting threads that make room by themselves keep at most one frame in so many free.
+pub const OWN_SHARE: u32 = 16;
+
 /// Single faults keep the pool's copies of at most this share of the frames: each copy takes room from
 /// a page that could be resident.
 pub const KEPT_SHARE: u32 = 16;

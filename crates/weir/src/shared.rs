@@ -12,7 +12,7 @@ use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, SHED_A_LITTLE, STAGED_SHARE,
+    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, OWN_SHARE, SHED_A_LITTLE, STAGED_SHARE,
 };
 use crate::page::BlockId;
 use crate::page::id::BLOCK_PAGES;
@@ -201,6 +201,12 @@ impl<P: Pager> Core<P> {
     /// Free frames at which the background reclaimer starts.
     pub fn low_mark(&self) -> u32 {
         (self.frames.limit() / FREE_LOW_SHARE).max(FREE_LOW_MIN)
+    }
+
+    /// Free frames below which faulting threads make room by themselves: with fewer none could be given up for new ones.
+    pub fn own_mark(&self) -> u32 {
+        let sheds = FREE_FLOOR + 2 * BLOCK_PAGES;
+        self.low_mark().max(sheds.min(self.frames.limit() / OWN_SHARE))
     }
 
     /// Free frames at which it starts and stops while faulting threads make room by themselves: it would only take their

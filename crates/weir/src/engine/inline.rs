@@ -170,11 +170,13 @@ impl Engine<KernelPager> {
     /// A small batch of reclaim by the faulting thread, when room gets short.
     fn keep_room(&self, bench: &mut Bench) {
         let core = &self.core;
-        if !core.demand.crowded() || core.available() >= core.low_mark() {
+        if !core.demand.crowded() {
             return;
         }
-        stats::add(&core.stats.own_reclaims, 1);
-        reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
+        if core.available() < core.own_mark() {
+            stats::add(&core.stats.own_reclaims, 1);
+            reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
+        }
         if core.frames.credit() < CREDIT_LOW {
             core.balance_a_little();
         }
