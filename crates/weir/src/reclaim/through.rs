@@ -75,9 +75,10 @@ pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
 }
 
 /// Gives up `want` places in the pool whose pages are in the swap file as well. How many. Blocks that are busy are
-/// passed over: another block's lock may be held.
+/// passed over: another block's lock may be held. Blocks in which nothing is written any more are cold from here on, also
+/// when no page is doubled at all: nobody else would find them once writing through has ended.
 pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
-    let Some(s) = core.swapping.as_ref().filter(|s| s.doubled() > 0) else { return 0 };
+    let Some(s) = &core.swapping else { return 0 };
     let mut given = 0;
     for _ in 0..BLOCKS {
         if given >= want {

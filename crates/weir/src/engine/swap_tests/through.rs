@@ -229,3 +229,43 @@ fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_
     assert_eq!(get(&core.stats.policy), 0);
     core.validate(PAGES).unwrap();
 }
+
+#[test]
+fn pages_left_in_written_blocks_leave_the_pool_after_writing_through_has_ended() {
+    let core = core_with(FakeDisk::new(16 * MIB, 512), 16 * MIB, Policy::Adaptive, 64);
+    swapping(core).set_writes_through(true);
+    out_and_through(core, 0..6);
+    // Everything comes back, changes and goes to the pool again: no slot is true any more.
+    for page in 0..384 {
+        read(core, page);
+        core.pager.write(PageId(page), |p| p[0] ^= 1);
+    }
+    swapping(core).set_writes_through(false);
+    (0..6).for_each(|block| send_out(core, block));
+    let census = core.validate(PAGES).unwrap();
+    assert_eq!((census.pooled, census.doubled), (384, 0));
+    for block in 6..20 {
+        fill(core, block, mixed);
+        send_out(core, block);
+    }
+    let pooled = |page: &u32| state(core, *page) == State::Pooled;
+    let (old, new) = ((0..384).filter(pooled).count(), (384..1280).filter(pooled).count());
+    assert!(old < new, "{old} of the coldest 384 pages are in the pool, {new} of the others");
+    core.validate(PAGES).unwrap();
+}
+
+#[test]
+fn faults_and_reclaim_with_full_batches_fit_the_stack_of_a_desk() {
+    let core = core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writethrough, 256);
+    let mut bench = Box::new(Bench::new());
+    let work = move || {
+        for block in 0..30 {
+            fill(core, block, if block % 3 == 0 { noise } else { mixed });
+            crate::reclaim::run_once(core, &mut bench, 128, crate::reclaim::Effort::Direct);
+            while write_through(core, true) {}
+        }
+        (0..1920).step_by(7).for_each(|page| assert!(resolve(core, page) != Outcome::Lost));
+    };
+    std::thread::Builder::new().stack_size(64 << 10).spawn(work).unwrap().join().unwrap();
+    core.validate(PAGES).unwrap();
+}
