@@ -34,9 +34,19 @@ fn core_over(disk: FakeDisk, bytes: u64) -> &'static Fake {
 }
 
 fn core_with(disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static Fake {
+    core_sharing(12, disk, bytes, policy, batch)
+}
+
+/// As `core_with`, but that the pool may have this many percent.
+fn core_sharing(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static Fake {
     let windows = Geometry::arena_windows(12 * MIB);
-    let geometry =
-        Geometry { pages: PAGES, windows, lift_windows: 0, budget_bytes: 12 * MIB, pool_max_percent: 12 };
+    let geometry = Geometry {
+        pages: PAGES,
+        windows,
+        lift_windows: 0,
+        budget_bytes: 12 * MIB,
+        pool_max_percent: percent,
+    };
     let mut core = Core::new(FakePager::new(PAGES, windows), geometry, 3, Codec::Auto).unwrap();
     let tier = Swap::new(disk, bytes, SwapSettings::default(), SwapEncryption::Aead).unwrap();
     core.attach_swap(Swapping::new(tier, policy, batch).unwrap());

@@ -58,7 +58,7 @@ pub fn write_through<P: Pager>(core: &Core<P>, partial: bool) -> bool {
     out.fill_from_pool(core);
     let begun = !out.is_empty();
     out.flush(core);
-    begun && s.usable()
+    begun && s.usable() && s.has_plenty()
 }
 
 /// Whether a full batch of unwritten pool pages is together.

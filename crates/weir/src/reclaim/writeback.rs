@@ -289,9 +289,9 @@ impl<'a, P: Pager> Out<'a, P> {
             && self.pages > 0
         {
             cancel_dead(core, press);
-            match write(core, s, press) {
+            match write(core, s, press, self.kind) {
                 Ok(()) => self.freed += commit(core, s, press, self.kind),
-                Err(e) => give_up(core, s, press, e),
+                Err(e) => give_up(core, s, press, self.kind, e),
             }
             press.writer.clear();
         }
@@ -319,11 +319,17 @@ fn cancel_dead<P: Pager>(core: &Core<P>, press: &mut Press) {
     count(&core.stats.swap_cancelled, n as u32);
 }
 
-/// One request; when the file is full some room is looked for, once.
-fn write<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> Result<(), SwapError> {
+/// One request; when the file is full some room is looked for, once. Not for second copies: what would be given up for them
+/// are second copies too, and paid for.
+fn write<P: Pager>(
+    core: &Core<P>,
+    s: &Swapping<P::Disk>,
+    press: &mut Press,
+    kind: Kind,
+) -> Result<(), SwapError> {
     let start = thread::now_ns();
     let mut result = press.writer.write(&s.tier, &mut press.cache);
-    if result == Err(SwapError::Full) && give_up_kept(core, s) + tidy_up(core, s) > 0 {
+    if result == Err(SwapError::Full) && kind == Kind::Back && give_up_kept(core, s) + tidy_up(core, s) > 0 {
         result = press.writer.write(&s.tier, &mut press.cache);
     }
     s.count_io(start);
@@ -372,11 +378,11 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, ki
 }
 
 /// Nothing was written: the pages stay what they are.
-fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, e: SwapError) {
-    if e == SwapError::Full {
-        s.set_full();
-    } else {
-        s.set_broken();
+fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, kind: Kind, e: SwapError) {
+    match (e, kind) {
+        (SwapError::Full, Kind::Back) => s.set_full(),
+        (SwapError::Full, Kind::Through) => s.set_cramped(true),
+        _ => s.set_broken(),
     }
     for page in press.writer.pages() {
         let _guard = core.table.block(page.block()).lock();
@@ -500,6 +506,7 @@ fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press
 pub fn housekeeping<P: Pager>(core: &Core<P>, trim: bool) {
     let Some(s) = &core.swapping else { return };
     if trim {
+        s.set_cramped(false);
         s.tier.trim();
     }
     if s.tier.free_bytes() < s.tier.bytes() / 8 {

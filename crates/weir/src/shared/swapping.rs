@@ -95,6 +95,8 @@ pub struct Swapping<D: BlockIo> {
     pub chooser: Mutex<Chooser>,
     /// The last write found no room. Cleared when there is some.
     full: AtomicBool,
+    /// A second copy found no room, although free clusters are counted: the disk is full. Forgotten now and then.
+    cramped: AtomicBool,
     /// That nothing can be written any more was said.
     said: AtomicBool,
     /// Error that ended writing, until it is said.
@@ -138,6 +140,7 @@ impl<D: BlockIo> Swapping<D> {
             io_ns: PlainU64::new(0),
             chooser: Mutex::default(),
             full: AtomicBool::new(false),
+            cramped: AtomicBool::new(false),
             said: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
             charged: AtomicU64::new(0),
@@ -210,6 +213,11 @@ impl<D: BlockIo> Swapping<D> {
     /// A write found no room.
     pub fn set_full(&self) {
         self.full.store(true, Ordering::Relaxed);
+    }
+
+    /// A second copy found no room, or it is time to try again.
+    pub fn set_cramped(&self, cramped: bool) {
+        self.cramped.store(cramped, Ordering::Relaxed);
     }
 
     /// Whether the last write found no room.
@@ -285,7 +293,8 @@ impl<D: BlockIo> Swapping<D> {
     /// not chase each other.
     pub fn has_plenty(&self) -> bool {
         let plenty = |free: u64, all: u64| free > all / 16 * 3;
-        plenty(self.tier.free_bytes(), self.tier.bytes())
+        !self.cramped.load(Ordering::Relaxed)
+            && plenty(self.tier.free_bytes(), self.tier.bytes())
             && plenty(self.tier.free_slots(), self.tier.slots().into())
     }
 

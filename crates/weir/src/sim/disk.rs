@@ -3,7 +3,7 @@
 use crate::door::BlockIo;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use weir_os::sys::Errno;
 
 const CLUSTER: u64 = crate::tier::swap::CLUSTER_BYTES;
@@ -46,6 +46,8 @@ pub struct FakeDisk {
     pub fails_at: AtomicU64,
     /// Whether all after it fail as well.
     pub goes_on_failing: bool,
+    /// Holes cannot be filled again: the file system is full.
+    pub no_blocks: AtomicBool,
     /// The error.
     pub errno: AtomicU32,
     /// Longest write seen, in bytes.
@@ -63,6 +65,7 @@ impl FakeDisk {
             ops: AtomicU64::new(0),
             fails_at: AtomicU64::new(0),
             goes_on_failing: false,
+            no_blocks: AtomicBool::new(false),
             errno: AtomicU32::new(Errno::EIO.0 as u32),
             longest_write: AtomicU64::new(0),
         }
@@ -123,6 +126,9 @@ impl BlockIo for FakeDisk {
     fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
         assert_eq!((offset % CLUSTER, len), (0, CLUSTER));
         self.step()?;
+        if self.no_blocks.load(Relaxed) {
+            return Err(Errno::ENOSPC);
+        }
         assert!(self.punched.lock().unwrap().remove(&(offset / CLUSTER)), "allocated twice");
         Ok(())
     }

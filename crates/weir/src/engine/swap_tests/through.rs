@@ -269,3 +269,44 @@ fn faults_and_reclaim_with_full_batches_fit_the_stack_of_a_desk() {
     std::thread::Builder::new().stack_size(64 << 10).spawn(work).unwrap().join().unwrap();
     core.validate(PAGES).unwrap();
 }
+
+#[test]
+fn second_copies_are_not_given_up_for_others_when_the_disk_has_no_room() {
+    let disk = FakeDisk::new(16 * MIB, 512);
+    disk.errno.store(Errno::ENOSPC.0 as u32, Ordering::Relaxed);
+    let core = core_sharing(45, disk, 16 * MIB, Policy::Writethrough, 256);
+    // All clusters but those being written to have become holes.
+    for round in 0..2 {
+        for block in 0..30 - round * 4 {
+            fill(core, block, noise);
+            send_out(core, block);
+        }
+        (0..32).for_each(|block| assert!(discard(core, BlockId(block), u64::MAX, Depth::All) <= 64));
+    }
+    (0..3).for_each(|_| writeback::housekeeping(core, true));
+    self::disk(core).no_blocks.store(true, Ordering::Relaxed);
+    for block in 0..32 {
+        fill(core, block, mixed);
+        send_out(core, block);
+    }
+    while write_through(core, true) {}
+    let full = core.validate(PAGES).unwrap();
+    assert!(full.doubled > 500 && full.doubled + 500 < full.pooled, "{full:?}");
+    let (before, dropped) = (written(core), get(&core.stats.swap_kept_dropped));
+    for _ in 0..20 {
+        assert!(!write_through(core, true), "free clusters are counted, but they cannot be had");
+        writeback::housekeeping(core, true);
+        assert!(swapping(core).usable(), "what has no other copy may be luckier");
+    }
+    assert_eq!(core.validate(PAGES).unwrap(), full);
+    assert_eq!((written(core), get(&core.stats.swap_kept_dropped)), (before, dropped));
+    self::disk(core).no_blocks.store(false, Ordering::Relaxed);
+    writeback::housekeeping(core, true);
+    assert!(write_through(core, true), "there is room again");
+    for block in 0..32 {
+        let mut pages = block * 64..block * 64 + 64;
+        assert!(pages.all(|page| read(core, page).unwrap() == mixed(page)), "block {block}");
+        send_out(core, block);
+    }
+    core.validate(PAGES).unwrap();
+}
