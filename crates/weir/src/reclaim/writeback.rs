@@ -437,7 +437,7 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     let Some(cluster) = s.tier.sparse_cluster(SPARSE) else { return 0 };
     let (press, scratch) = &mut *mover;
     let mut moved = 0;
-    let read = s.tier.each_in_cluster(cluster, scratch, |page, slot, record| {
+    let read = s.tier.each_in_cluster(cluster, scratch, |page, seen, record| {
         let Ok((codec, bytes)) = record else { return };
         if press.writer.bytes() >= BATCH_BYTES || press.writer.pages().count() == PAGES {
             moved += move_batch(core, s, press);
@@ -448,8 +448,8 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         let _guard = core.table.block(page.block()).lock();
         let word = core.table.word(page);
         let found = word.load();
-        if core.table.slot_of(page, found) != Some(slot) {
-            return; // another process's, or on its way out of here
+        if core.table.slot_of(page, found) != Some(seen.slot) || !s.tier.is_still(seen) {
+            return; // another process's, on its way out of here, or written again under the same slot
         }
         if found.state() != State::Swapped {
             // There is another copy: moving this one is a write that may turn out to be for nothing.

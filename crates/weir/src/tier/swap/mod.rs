@@ -33,7 +33,7 @@ mod writer;
 
 pub use check::Totals;
 pub use counters::Counters;
-pub use read::Scratch;
+pub use read::{Scratch, Seen};
 pub use record::RECORD_BYTES_MAX;
 pub use slots::{CACHE_MAX, SlotCache};
 pub use writer::{BatchFull, Writer};

@@ -41,6 +41,14 @@ struct Run {
 
 type Wanted = (PageId, SlotId, Option<Located>);
 
+/// A record that was read although nobody held it: its slot may have been freed and used again since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Where it was named.
+    pub slot: SlotId,
+    generation: u64,
+}
+
 impl<D: BlockIo> Swap<D> {
     /// Reads a page's record: its codec and the number of bytes put into `out`, which has room for them
     /// ([`super::RECORD_BYTES_MAX`] always suffices).
@@ -165,12 +173,13 @@ impl<D: BlockIo> Swap<D> {
     }
 
     /// Reads a cluster and calls `each` for every live record in it, with the page that the slot table knows. The number
-    /// of records found; one whose header is damaged is not found.
+    /// of records found; one whose header is damaged is not found. The record may be gone by the time `each` looks at its
+    /// page's word, and its slot another's: see [`Swap::is_still`].
     pub fn each_in_cluster(
         &self,
         cluster: ClusterId,
         scratch: &mut Scratch,
-        mut each: impl FnMut(PageId, SlotId, Result<(Codec, &[u8]), SwapError>),
+        mut each: impl FnMut(PageId, Seen, Result<(Codec, &[u8]), SwapError>),
     ) -> Result<u32, SwapError> {
         let base = u64::from(cluster.0) * CLUSTER_BYTES;
         let (mut at, mut found) = (0, 0);
@@ -189,7 +198,8 @@ impl<D: BlockIo> Swap<D> {
                 };
                 let size = footprint(located.len).min(place.len());
                 let opened = self.open(slot, located.page, &located, &mut place[..size]);
-                each(located.page, slot, opened.map(|bytes| (located.codec, bytes)));
+                let seen = Seen { slot, generation: located.generation };
+                each(located.page, seen, opened.map(|bytes| (located.codec, bytes)));
                 (at, found) = (at + size, found + 1);
             }
             if end == CLUSTER_BYTES as usize {
@@ -197,6 +207,12 @@ impl<D: BlockIo> Swap<D> {
             }
         }
         Ok(found)
+    }
+
+    /// Whether the slot names the record that was read. True for as long as its page's word names the slot: under the
+    /// lock of the page's block.
+    pub fn is_still(&self, seen: Seen) -> bool {
+        self.shared.locate(seen.slot).is_some_and(|at| at.generation == seen.generation)
     }
 
     /// The live record that begins at `offset`, if one does: what is read there gives a name, the slot table

@@ -108,8 +108,8 @@ impl Bench {
     fn evacuate(&mut self) -> usize {
         let Some(cluster) = self.swap.sparse_cluster(2) else { return 0 };
         let mut live = Vec::new();
-        let each = |page, slot, bytes: Result<(Codec, &[u8]), SwapError>| {
-            live.push((page, slot, bytes.unwrap().1.to_vec()));
+        let each = |page, seen: super::Seen, bytes: Result<(Codec, &[u8]), SwapError>| {
+            live.push((page, seen.slot, bytes.unwrap().1.to_vec()));
         };
         self.swap.each_in_cluster(cluster, &mut self.scratch, each).unwrap();
         let in_model: HashSet<SlotId> = self
