@@ -56,9 +56,14 @@ const SWAP_THROUGH: &[(&str, &str)] = &[
 ];
 /// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
 /// either pager.
-const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline")];
-const THREAD_MOVE: &[(&str, &str)] = &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move")];
-const THREAD_COPY: &[(&str, &str)] = &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "copy")];
+/// RAM alone, and the last with a pool so small that nearly all goes through the swap file.
+const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "none")];
+const THREAD_MOVE: &[(&str, &str)] =
+    &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move"), ("WEIR_SWAP", "none")];
+const THREAD_COPY: &[(&str, &str)] =
+    &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "copy"), ("WEIR_SWAP", "none")];
+const INLINE_SWAP: &[(&str, &str)] =
+    &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5")];
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
@@ -164,6 +169,17 @@ const SUITES: &[Suite] = &[
         needs: C,
         tests_min: 21,
         minutes_max: 15,
+    },
+    Suite {
+        name: "shim-swap",
+        command: &[
+            "cargo", "run", "-q", "-p", "xtask", "--", "shim", "fork", "threads", "mremap", "munmap",
+            "madvise", "buffers", "exec",
+        ],
+        env: INLINE_SWAP,
+        needs: C,
+        tests_min: 7,
+        minutes_max: 8,
     },
     Suite {
         name: "leftovers",
