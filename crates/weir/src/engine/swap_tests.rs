@@ -171,6 +171,32 @@ fn pages_come_back_from_the_swap_file_and_go_there_again_without_a_write() {
 }
 
 #[test]
+fn pages_read_from_the_swap_file_go_to_the_pool_when_it_has_room_and_are_not_read_again() {
+    let core = core();
+    for block in 0..12 {
+        fill(core, block, mixed);
+        send_out(core, block);
+    }
+    let swapped: Vec<u32> = (0..768).filter(|page| state(core, *page) == State::Swapped).collect();
+    assert!(swapped.len() > 100, "{}", swapped.len());
+    // Most of the others are given up: there is room in the pool now.
+    for block in 6..12 {
+        discard(core, BlockId(block), u64::MAX, Depth::All);
+    }
+    let block = swapped[0] / 64;
+    let mine: Vec<u32> = swapped.iter().copied().filter(|page| page / 64 == block).collect();
+    mine.iter().for_each(|page| assert!(read(core, *page).unwrap() == mixed(*page), "page {page}"));
+    let written = get(&swapping(core).tier.counters().pages_out);
+    send_out(core, block);
+    assert_eq!(get(&swapping(core).tier.counters().pages_out), written, "nothing had changed");
+    let read_before = get(&swapping(core).tier.counters().pages_in);
+    mine.iter().for_each(|page| assert_eq!(state(core, *page), State::Pooled, "page {page}"));
+    mine.iter().for_each(|page| assert!(read(core, *page).unwrap() == mixed(*page), "page {page}"));
+    assert_eq!(get(&swapping(core).tier.counters().pages_in), read_before, "from the pool");
+    core.validate(PAGES).unwrap();
+}
+
+#[test]
 fn the_pools_coldest_pages_make_room_for_new_ones() {
     let core = core();
     for block in 0..12 {

@@ -32,6 +32,8 @@ pub struct Stored {
 /// Pages tried in vain before the rest of a window is given back untried.
 const STUCK_SAMPLE: u32 = 8;
 
+/// Unchanged pages of the swap file go to the pool while more than one part in this of it is free.
+const SPARE: u64 = 6;
 /// Places in the pool given up, where that costs nothing, for a page that finds none.
 const PLACES: u32 = 8;
 
@@ -179,7 +181,8 @@ fn store_page<P: Pager>(
     let mut found = word.load();
     if found.kept().is_some() || found.kept_slot().is_some() {
         if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
-            return if found.warm() {
+            // What was read from the file once would otherwise go there for ever, and be read again each time.
+            return if found.warm() || found.kept_slot().is_some() && core.pool.has_spare(SPARE) {
                 store_warm(core, bench, page, found, slot)
             } else {
                 store_unchanged(core, page, found)
@@ -233,7 +236,7 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
     Fate::Stored
 }
 
-/// The slot kept of a page that came from the pool is still true: it goes there again, with its slot, if it finds room.
+/// The slot kept of a page is still true: the page goes to the pool with its slot, if it finds room there and compresses.
 fn store_warm<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, found: Word, slot: Slot) -> Fate {
     let store =
         |codec, bytes: &[u8]| core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);

@@ -251,6 +251,12 @@ impl Pool {
         self.owned() >= self.limit() && vacant < owned / share
     }
 
+    /// Whether more than one part in `share` of the memory that it may own holds no record.
+    pub fn has_spare(&self, share: u64) -> bool {
+        let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
+        limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed)) > limit / share
+    }
+
     /// Permille of its share of windows that it owns.
     pub fn fill_permille(&self) -> u64 {
         u64::from(self.owned()) * 1000 / u64::from(self.limit().max(1))
