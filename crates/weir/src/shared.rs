@@ -234,8 +234,7 @@ impl<P: Pager> Core<P> {
     pub fn balance(&self) -> u32 {
         let free = self.frames.free();
         if self.demand.wants_credit() {
-            let spare = free.saturating_sub(FREE_FLOOR);
-            return if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare, 1) } else { 0 };
+            return self.shed_spare(u32::MAX);
         }
         if free < self.frames_wanted() { self.frames.grow(&self.pager).unwrap_or(0) } else { 0 }
     }
@@ -245,11 +244,14 @@ impl<P: Pager> Core<P> {
         if self.shedding.swap(true, Ordering::Acquire) {
             return; // there will be room soon
         }
-        let spare = self.frames.free().saturating_sub(FREE_FLOOR);
-        if spare >= BLOCK_PAGES {
-            self.frames.shed_windows(&self.pager, spare.min(SHED_A_LITTLE), 1);
-        }
+        self.shed_spare(SHED_A_LITTLE);
         self.shedding.store(false, Ordering::Release);
+    }
+
+    /// Gives free frames above the floor back to the kernel, about `most` by one call. Returns how many.
+    fn shed_spare(&self, most: u32) -> u32 {
+        let spare = self.frames.free().saturating_sub(FREE_FLOOR);
+        if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare.min(most), 1) } else { 0 }
     }
 
     /// Free frames worth having while faults take runs.

@@ -223,10 +223,12 @@ impl Engine<KernelPager> {
                 }
                 // The rest of the budget is populated when it is needed.
                 let available = self.core.available();
-                let enough = match freed == 0 && !kicked {
-                    _ if self.core.demand.crowded() => self.core.crowded_mark(),
-                    true => self.core.low_mark(),
-                    false => self.core.high_mark(),
+                let enough = if self.core.demand.crowded() {
+                    self.core.crowded_mark()
+                } else if freed == 0 && !kicked {
+                    self.core.low_mark()
+                } else {
+                    self.core.high_mark()
                 };
                 if available >= enough {
                     break;

@@ -84,16 +84,7 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
 
 /// The pages of `mask` that are not resident. Under the block's lock.
 pub fn missing_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
-    let mut missing = mask;
-    let mut rest = mask;
-    while rest != 0 {
-        let i = rest.trailing_zeros();
-        rest &= rest - 1;
-        if core.table.word(block.page(i)).load().state() == State::Resident {
-            missing &= !(1 << i);
-        }
-    }
-    missing
+    mask & !core.table.in_state(block, mask, State::Resident)
 }
 
 /// The pages of `mask` that are in the swap file alone. Under the block's lock.
@@ -101,8 +92,7 @@ pub fn swapped_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
     if core.swapping.is_none() {
         return 0;
     }
-    let swapped = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Swapped;
-    (0..BLOCK_PAGES).filter(|i| mask >> i & 1 == 1).filter(swapped).fold(0, |m, i| m | 1 << i)
+    core.table.in_state(block, mask, State::Swapped)
 }
 
 fn is_staged<P: Pager>(core: &Core<P>, page: PageId) -> bool {

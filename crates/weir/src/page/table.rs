@@ -2,7 +2,7 @@
 //! lazily touched mappings.
 
 use super::id::{BLOCK_PAGES, BlockId, PageId, SlotId, WindowId};
-use super::state::{PageWord, Word};
+use super::state::{PageWord, State, Word};
 use crate::sync::{BlockLock, LockGuard, Ordering};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use weir_os::mem::{Line, Table};
@@ -62,6 +62,17 @@ impl PageTable {
     #[inline]
     pub fn block(&self, block: BlockId) -> BlockRow<'_> {
         BlockRow(self.blocks.row(block.0 as usize))
+    }
+
+    /// The pages of a block, of those in `mask`, that are in a state. Under the block's lock.
+    pub fn in_state(&self, block: BlockId, mask: u64, state: State) -> u64 {
+        let (mut rest, mut found) = (mask, 0);
+        while rest != 0 {
+            let i = rest.trailing_zeros();
+            rest &= rest - 1;
+            found |= u64::from(self.word(block.page(i)).load().state() == state) << i;
+        }
+        found
     }
 
     /// Mappings of the table: (first address, bytes).

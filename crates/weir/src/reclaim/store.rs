@@ -8,10 +8,10 @@ use super::through::evict_written;
 use super::writeback::{Out, Pushed};
 use crate::door::{Pager, with_frame};
 use crate::limits::STORE_PER_HOLD;
-use crate::page::id::next_run;
+use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
-use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::tier::pool::{Codec, NoRoom};
@@ -131,8 +131,7 @@ pub fn end_window<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, st
 
 /// The staged pages of a block from index `at` on. Under its lock.
 pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
-    let staged = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Staged;
-    (at..64).filter(staged).fold(0, |m, i| m | 1 << i)
+    core.table.in_state(block, run_mask(at, BLOCK_PAGES - at), State::Staged)
 }
 
 /// Stores up to [`STORE_PER_HOLD`] staged pages from index `at` on.
@@ -238,19 +237,27 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
 
 /// The slot kept of a page is still true: the page goes to the pool with its slot, if it finds room there and compresses.
 fn store_warm<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, found: Word, slot: Slot) -> Fate {
-    let store =
-        |codec, bytes: &[u8]| core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
     let form = with_frame(&core.pager, slot, |bytes| compress(bench, core.codec, bytes));
     if let Form::Record(codec, bytes) = form
-        && let Ok(handle) = store(codec, bytes)
-            .or_else(|e| if evict_written(core, PLACES) > 0 { store(codec, bytes) } else { Err(e) })
+        && let Ok(handle) = pool_record(core, page, codec, bytes)
     {
-        stats::add(&core.stats.pool_out, 1);
+        count_record(core, codec);
         core.store_doubled(page, found, handle);
         core.note_written(page.block());
         return Fate::Stored;
     }
     store_unchanged(core, page, found)
+}
+
+/// Stores a record, in a place that costs nothing to give up if no other is free.
+fn pool_record<P: Pager>(core: &Core<P>, page: PageId, codec: Codec, bytes: &[u8]) -> Result<Handle, NoRoom> {
+    let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
+    store().or_else(|e| if evict_written(core, PLACES) > 0 { store() } else { Err(e) })
+}
+
+fn count_record<P: Pager>(core: &Core<P>, codec: Codec) {
+    stats::add(&core.stats.pool_out, 1);
+    count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
 }
 
 fn store_record<P: Pager>(
@@ -261,22 +268,17 @@ fn store_record<P: Pager>(
     codec: Codec,
     bytes: &[u8],
 ) -> Fate {
-    let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
-    let mut result = store();
-    if result.is_err() && evict_written(core, PLACES) > 0 {
-        result = store();
-    }
+    let mut result = pool_record(core, page, codec, bytes);
     // With a swap file compaction is the background thread's alone.
     if let Err(NoRoom::Share | NoRoom::Frames) = result
         && (!out.usable() || core.kept() > 0)
         && make_room(core)
     {
-        result = store();
+        result = core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
     }
     match result {
         Ok(handle) => {
-            stats::add(&core.stats.pool_out, 1);
-            count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
+            count_record(core, codec);
             let _ = core.table.word(page).try_store(found, handle);
             core.note_pooled(page.block());
             Fate::Stored

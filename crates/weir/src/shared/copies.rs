@@ -166,8 +166,7 @@ impl<P: Pager> Core<P> {
 
     /// Whether a block with pooled pages is in no queue from which they would be written or given up.
     pub(super) fn is_forgotten(&self, block: BlockId) -> bool {
-        let pooled = |i: u32| self.table.word(block.page(i)).load().state() == State::Pooled;
         let waits = self.swapping.as_ref().is_none_or(|s| s.cold.has(&self.table, block));
-        !waits && (0..crate::page::id::BLOCK_PAGES).any(pooled)
+        !waits && self.table.in_state(block, u64::MAX, State::Pooled) != 0
     }
 }
