@@ -1,5 +1,5 @@
-//! The swap file: unnamed, readable by nobody else, with its blocks allocated before anything is
-//! written, and read and written past the page cache where the file system allows that.
+//! The swap file: unnamed, readable by nobody else, with its blocks allocated when it is made or part by part before they
+//! are written, and read and written past the page cache where the file system allows that.
 
 use crate::sys::{self, Errno, syscall};
 use core::ffi::CStr;
@@ -64,7 +64,7 @@ pub struct Granted {
     /// Past the page cache (`O_DIRECT`). Otherwise swapped pages lie in the page cache as well, for a
     /// time and outside the budget.
     pub direct: bool,
-    /// Its blocks are allocated (`fallocate`). Otherwise the disk may turn out full at a write.
+    /// All its blocks were allocated when it was made (`fallocate`). Otherwise the disk may turn out full later.
     pub preallocated: bool,
     /// Offsets, lengths and addresses of I/O are multiples of this, in bytes; a power of two.
     pub align: usize,
@@ -81,6 +81,20 @@ pub struct SwapFile {
 impl SwapFile {
     /// Makes a file of `bytes` in the folder `dir`, with all its blocks.
     pub fn open(dir: &CStr, bytes: u64) -> Result<SwapFile, OpenError> {
+        let mut file = SwapFile::create(dir, bytes)?;
+        file.preallocate()?;
+        Ok(file)
+    }
+
+    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for a part of it before that is written.
+    pub fn open_empty(dir: &CStr, bytes: u64) -> Result<SwapFile, OpenError> {
+        let file = SwapFile::create(dir, bytes)?;
+        file.extend()?;
+        Ok(file)
+    }
+
+    /// A file of no length yet.
+    fn create(dir: &CStr, bytes: u64) -> Result<SwapFile, OpenError> {
         let limit = sys::file_size_limit();
         if bytes > limit {
             return Err(OpenError::TooLarge(limit)); // beyond it the kernel sends SIGXFSZ
@@ -92,30 +106,32 @@ impl SwapFile {
         let (low, unnamed, direct) = made?;
         let fd = sys::dup_high(low).inspect(|_| sys::close(low)).unwrap_or(low);
         let granted = Granted { unnamed, direct, preallocated: false, align: align_of(fd, direct) };
-        let mut file = SwapFile { fd, bytes, granted };
-        file.preallocate()?;
-        Ok(file)
+        Ok(SwapFile { fd, bytes, granted })
     }
 
     fn preallocate(&mut self) -> Result<(), OpenError> {
         match allocate(self.fd, 0, self.bytes) {
             Ok(()) => self.granted.preallocated = true,
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
-                let (fd, bytes) = (self.fd as usize, self.bytes as usize);
-                // SAFETY: no pointers.
-                unsafe { syscall(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0]) }
-                    .map_err(|errno| self.refusal(errno))?;
-            }
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.extend()?,
             Err(errno) => return Err(self.refusal(errno)),
         }
         Ok(())
+    }
+
+    fn extend(&self) -> Result<(), OpenError> {
+        self.set_length(self.bytes).map_err(|errno| self.refusal(errno))
+    }
+
+    fn set_length(&self, bytes: u64) -> Result<(), Errno> {
+        // SAFETY: no pointers.
+        unsafe { syscall(libc::SYS_ftruncate, [self.fd as usize, bytes as usize, 0, 0, 0, 0]) }.map(|_| ())
     }
 
     fn refusal(&self, errno: Errno) -> OpenError {
         match errno {
             Errno::ENOSPC => {
                 // What fallocate took before it failed is given back when the file closes.
-                self.truncate_to_nothing();
+                let _ = self.set_length(0);
                 let free = stat_of_open(self.fd).map_or(0, |stat| stat.free);
                 OpenError::NoSpace { wanted: self.bytes, free }
             }
@@ -123,11 +139,6 @@ impl SwapFile {
             Errno::EFBIG => OpenError::TooLarge(0),
             other => OpenError::File(other),
         }
-    }
-
-    fn truncate_to_nothing(&self) {
-        // SAFETY: no pointers.
-        let _ = unsafe { syscall(libc::SYS_ftruncate, [self.fd as usize, 0, 0, 0, 0, 0]) };
     }
 
     /// The descriptor.
@@ -177,7 +188,7 @@ impl SwapFile {
         fallocate(self.fd, PUNCH_HOLE_KEEP_SIZE, offset, len)
     }
 
-    /// Allocates the blocks of a range that was punched. ENOSPC: the disk is full.
+    /// Allocates the blocks of a range that is a hole. ENOSPC: the disk is full.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
         allocate(self.fd, offset, len)
     }
@@ -196,11 +207,6 @@ pub struct Space {
     pub free: u64,
     /// In all.
     pub total: u64,
-}
-
-/// Bytes free for this user in the file system of the folder.
-pub fn free_bytes(dir: &CStr) -> Result<u64, Errno> {
-    Ok(space(dir)?.free)
 }
 
 /// Room in the file system of the folder, for a swap file that sizes itself.
@@ -388,13 +394,13 @@ mod tests {
 
     #[test]
     fn more_than_the_disk_has_is_refused_before_anything_starts() {
-        let free = free_bytes(DISK).unwrap();
+        let free = space(DISK).unwrap().free;
         match SwapFile::open(DISK, free + (1 << 40)).unwrap_err() {
             OpenError::NoSpace { wanted, free: left } => assert!(wanted > free && left > 0),
             OpenError::TooLarge(_) => {} // file systems whose largest file is smaller than the disk
             other => panic!("{other:?}"),
         }
-        assert!(free_bytes(DISK).unwrap() >= free / 2, "the refused file's blocks are free again");
+        assert!(space(DISK).unwrap().free >= free / 2, "the refused file's blocks are free again");
     }
 
     #[test]
@@ -408,6 +414,21 @@ mod tests {
         if granted.preallocated {
             file.punch(0, 2 << 20).unwrap();
             file.allocate(0, 2 << 20).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_empty_file_has_its_length_and_takes_space_part_by_part() {
+        let file = SwapFile::open_empty(DISK, 64 << 20).unwrap();
+        let blocks = || {
+            use std::os::unix::fs::MetadataExt;
+            let stat = std::fs::metadata(format!("/proc/self/fd/{}", file.fd())).unwrap();
+            (stat.len(), stat.blocks() * 512)
+        };
+        assert_eq!((blocks(), file.granted().preallocated), ((64 << 20, 0), false));
+        match file.allocate(2 << 20, 2 << 20) {
+            Ok(()) => assert_eq!(blocks(), (64 << 20, 2 << 20)),
+            Err(errno) => assert_eq!(errno, Errno::EOPNOTSUPP),
         }
     }
 

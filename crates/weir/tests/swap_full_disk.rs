@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use weir::page::PageId;
 use weir::tier::swap::*;
 use weir_os::fileio::{Backend, FileIo};
-use weir_os::swapfile::{OpenError, SwapFile, free_bytes};
+use weir_os::swapfile::{OpenError, SwapFile, space};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
@@ -38,9 +38,13 @@ impl Disk {
         CString::new(self.folder.to_str().unwrap()).unwrap()
     }
 
+    fn free(&self) -> u64 {
+        space(&self.path()).unwrap().free
+    }
+
     /// Fills the disk but for `left` bytes, with a file that is deleted when dropped.
     fn fill(&self, left: u64) -> SwapFile {
-        SwapFile::open(&self.path(), free_bytes(&self.path()).unwrap() - left).unwrap()
+        SwapFile::open(&self.path(), self.free() - left).unwrap()
     }
 }
 
@@ -82,7 +86,7 @@ fn batch(
 fn a_file_that_does_not_fit_is_refused_with_the_figures_and_one_that_fits_is_not() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let disk = Disk::new("weir-too-large");
-    let free = free_bytes(&disk.path()).unwrap();
+    let free = disk.free();
     match SwapFile::open(&disk.path(), free + 8 * MIB) {
         Err(OpenError::NoSpace { wanted, free: left }) => {
             assert_eq!(wanted, free + 8 * MIB);
@@ -92,7 +96,7 @@ fn a_file_that_does_not_fit_is_refused_with_the_figures_and_one_that_fits_is_not
     }
     let file = SwapFile::open(&disk.path(), 16 * MIB).unwrap();
     assert!(file.granted().preallocated && file.granted().unnamed && file.granted().direct);
-    assert!(free_bytes(&disk.path()).unwrap() <= free - 16 * MIB);
+    assert!(disk.free() <= free - 16 * MIB);
 }
 
 #[test]
@@ -129,5 +133,30 @@ fn what_was_allocated_is_written_although_the_disk_is_full_and_punched_space_may
         assert_eq!(writer.write(&tier, &mut cache), Ok(writer.pages().count()));
         tier.validate().unwrap();
         drop(others);
+    }
+}
+
+#[test]
+fn a_file_that_takes_space_as_it_fills_stops_where_the_disk_ends_and_goes_on_when_there_is_room() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for backend in [Backend::Uring, Backend::Plain] {
+        let disk = Disk::new("weir-grows");
+        let before = disk.free();
+        let file = SwapFile::open_empty(&disk.path(), 16 * MIB).unwrap();
+        assert!(disk.free() >= before - MIB, "it takes nothing yet");
+        let settings = SwapSettings { holes: true, ..SwapSettings::default() };
+        let tier = Swap::new(FileIo::new(file, backend), 16 * MIB, settings, SwapEncryption::Aead).unwrap();
+        let (mut writer, mut cache) = (Writer::new(1 << 20).unwrap(), SlotCache::new(64));
+        // Room for two clusters of two batches each, and a little.
+        let others = disk.fill(5 * MIB);
+        for i in 0..4 {
+            batch(&tier, &mut writer, &mut cache, i * 1000).unwrap();
+        }
+        assert_eq!(batch(&tier, &mut writer, &mut cache, 9000), Err(SwapError::Full));
+        assert_eq!(tier.is_latched(), None);
+        tier.validate().unwrap();
+        drop(others);
+        assert_eq!(writer.write(&tier, &mut cache), Ok(writer.pages().count()));
+        tier.validate().unwrap();
     }
 }

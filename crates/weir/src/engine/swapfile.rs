@@ -23,7 +23,7 @@ pub fn auto_bytes(space: Space, budget: u64) -> Option<u64> {
     (bytes >= SWAP_BYTES_MIN).then_some(bytes)
 }
 
-/// Makes the swap file that the setting asks for, with all its blocks.
+/// Makes the swap file that the setting asks for; one of a size that was named has all its blocks from the start.
 pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swapping<FileIo>, SwapFileError> {
     let dir = CString::new(setting.dir.as_os_str().as_bytes()).map_err(|_| SwapFileError::Name)?;
     let bytes = match setting.bytes {
@@ -33,11 +33,14 @@ pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swappi
             auto_bytes(space, budget).ok_or(SwapFileError::TooLittle(space.free))?
         }
     };
-    let file = SwapFile::open(&dir, bytes & !(CLUSTER_BYTES - 1))?;
+    // Whoever named a size wants to have it. One that sizes itself takes the disk's space as it fills: most programs need none.
+    let holes = setting.bytes.is_none();
+    let open = if holes { SwapFile::open_empty } else { SwapFile::open };
+    let file = open(&dir, bytes & !(CLUSTER_BYTES - 1))?;
     let backend = if setting.io == SwapIo::Threads { Backend::Plain } else { Backend::Uring };
     let io = FileIo::new(file, backend);
     let encryption = if setting.encryption { SwapEncryption::Aead } else { SwapEncryption::None };
-    let tier = Swap::new(io, bytes, SwapSettings::default(), encryption)?;
+    let tier = Swap::new(io, bytes, SwapSettings { holes, ..SwapSettings::default() }, encryption)?;
     Ok(Swapping::new(tier, policy, setting.batch)?)
 }
 

@@ -13,6 +13,7 @@ use crate::shared::swapping::Swapping;
 use crate::shared::{Core, Geometry};
 use crate::sim::FakePager;
 use crate::sim::disk::FakeDisk;
+use crate::sync::Ordering;
 use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
 use std::collections::HashMap;
 use weir_os::codec::PageBytes;
@@ -294,7 +295,7 @@ fn live(policy: Policy) -> (u64, u64) {
         }
         let census = w.engine.core.validate(PAGES).unwrap();
         assert_eq!(census, crate::shared::Census::default(), "seed {seed}: all was unmapped");
-        let get = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
+        let get = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
         if let Some(s) = &w.engine.core.swapping {
             let c = s.tier.counters();
             let (out, back) = (get(&c.pages_out), get(&c.pages_in));
@@ -400,4 +401,34 @@ fn pages_whose_protection_could_not_be_changed_leave_as_before_or_stay() {
     w.engine.protect(addr, 64 * PAGE_BYTES, PROT_RW).unwrap();
     w.write(page);
     w.check(page, 0);
+}
+
+#[test]
+fn a_scan_leaves_no_readahead_to_those_who_begin_where_it_passed() {
+    let mut w = world(3);
+    let pages = 3000 / 64 * 64;
+    let addr = w.engine.map(pages as usize * PAGE_BYTES, 64 * PAGE_BYTES, PROT_RW, Kind::Map).unwrap();
+    let start = ((addr - BASE) / PAGE_BYTES) as u32;
+    (start..start + pages).for_each(|page| w.write(page));
+    let brought = |w: &World| w.engine.core.stats.readahead.load(Ordering::Relaxed);
+    // With room for a whole block, as the reclaimer's thread sees to.
+    let fault_in = |w: &World, page: u32| {
+        while w.engine.core.available() < 100 {
+            w.engine.reclaim_here();
+        }
+        let absent = w.pager().read(PageId(page)).is_none();
+        if absent {
+            w.fault(page);
+        }
+        absent
+    };
+    // Blocks far apart, at their first pages, as a binary search visits them.
+    let before = brought(&w);
+    let firsts = (start + 64..start + pages).step_by(2 * 64);
+    let visits = firsts.filter(|first| fault_in(&w, *first)).count() as u64;
+    let each = (brought(&w) - before) as f64 / visits as f64;
+    assert!(visits >= 10 && each < 16.0, "{each} pages for each of {visits}");
+    // Whoever goes on from there is followed all the same.
+    let faults = (start..start + 256).filter(|page| fault_in(&w, *page)).count();
+    assert!(faults <= 16, "{faults} faults for 256 pages in a row");
 }

@@ -74,6 +74,22 @@ impl Stream {
         Stream { size, depth, ..self }
     }
 
+    /// With its edges moved past pages that were in RAM before it came by, as far as the fault at `index`: they do not fault.
+    fn past(self, index: u32, in_ram: impl Fn(u32) -> bool) -> Stream {
+        let (up, down) = (self.hi..index, index + 1..self.lo);
+        let passed = |pages: core::ops::Range<u32>| pages.len() <= PASSED_MAX && pages.clone().all(&in_ram);
+        match (passed(up), passed(down)) {
+            (true, _) if index > self.hi => Stream { hi: index, ..self },
+            (_, true) if index + 1 < self.lo => Stream { lo: index + 1, ..self },
+            _ => self,
+        }
+    }
+
+    /// Begun anew after a time: with a part of its window, since others begin at the same places.
+    fn again(self) -> Stream {
+        Stream { size: (self.size / RESTART).max(1), depth: 0, ..self }
+    }
+
     /// The pages this stream brings for a fault at `index`, and the stream with its new edge.
     fn cover(self, index: u32) -> (u64, Stream) {
         if self.backwards {
@@ -88,6 +104,10 @@ impl Stream {
 
 /// A fault that continues nothing divides the window by this.
 const SHRINK: u32 = 16;
+/// Most pages in RAM that a stream passes over between two faults.
+const PASSED_MAX: usize = 8;
+/// A fault where an earlier stream began divides its window by this.
+const RESTART: u32 = 4;
 const FRESH: Stream = Stream { backwards: false, size: 1, lo: 0, hi: 0, depth: 0 };
 
 /// What one fault brings.
@@ -103,12 +123,10 @@ pub struct Plan {
 
 /// Plans for a fault at `index` of `block`, under its lock.
 pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State) -> Plan {
-    let neighbour = |b: Option<u32>| {
-        b.filter(|b| b * BLOCK_PAGES < core.table.pages())
-            .and_then(|b| Stream::decode(core.table.block(BlockId(b)).readahead()))
-    };
-    let own = Stream::decode(core.table.block(block).readahead());
-    let (before, after) = (neighbour(block.0.checked_sub(1)), neighbour(block.0.checked_add(1)));
+    let in_ram = |index: u32| is_in_ram(core, block.page(index));
+    let own = Stream::decode(core.table.block(block).readahead()).map(|s| s.past(index, in_ram));
+    let before = block.0.checked_sub(1).and_then(|b| live_stream(core, BlockId(b), BLOCK_PAGES - 1));
+    let after = block.0.checked_add(1).and_then(|b| live_stream(core, BlockId(b), 0));
     let plentiful = source == State::Absent && !core.pressed.load(Ordering::Relaxed);
     let stream = next_stream(own, before, after, index);
     let (mut mask, mut stream) = stream.cover(index);
@@ -120,6 +138,18 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
         .then(|| ahead_of(block, stream, core.table.pages()))
         .flatten();
     Plan { mask, state: stream.encode(), ahead }
+}
+
+/// The stream that a neighbouring block remembers, if its page next to us is still in RAM. A scan leaves a wide stream in every
+/// block it passes; where its pages are gone it passed long ago, and whoever begins here begins something else.
+fn live_stream<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<Stream> {
+    let page = block.page(index);
+    let live = page.0 < core.table.pages() && is_in_ram(core, page);
+    live.then(|| Stream::decode(core.table.block(block).readahead())).flatten()
+}
+
+fn is_in_ram<P: Pager>(core: &Core<P>, page: PageId) -> bool {
+    matches!(core.table.word(page).load().state(), State::Resident | State::Staged)
 }
 
 /// The stream that a fault at `index` continues, or a fresh one. Pure.
@@ -142,9 +172,9 @@ fn next_stream(own: Option<Stream>, before: Option<Stream>, after: Option<Stream
         _ => {}
     }
     match own {
-        // It starts where it started last time: the same walk again.
-        Some(s) if !s.backwards && index == 0 && s.hi == BLOCK_PAGES => Stream { depth: 0, ..s },
-        Some(s) if s.backwards && index == LAST && s.lo == 0 => Stream { depth: 0, ..s },
+        // It starts where it started last time: perhaps the same walk again.
+        Some(s) if !s.backwards && index == 0 && s.hi == BLOCK_PAGES => s.again(),
+        Some(s) if s.backwards && index == LAST && s.lo == 0 => s.again(),
         // After a scan every block remembers a wide window; random faults must not pay for each in turn.
         Some(s) => Stream { backwards: s.backwards, size: (s.size / SHRINK).max(1), ..FRESH },
         None => FRESH,
@@ -246,6 +276,20 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_goes_on_past_pages_that_were_there_already_but_not_past_gaps() {
+        let s = Stream { backwards: false, size: 8, lo: 8, hi: 16, depth: 0 };
+        let at = |index: u32, in_ram: &[u32]| {
+            next_stream(Some(s.past(index, |i| in_ram.contains(&i))), None, None, index)
+        };
+        assert_eq!((at(16, &[]).size, at(18, &[16, 17]).size, at(18, &[17]).size), (16, 16, 1));
+        let down = at(5, &[6, 7]);
+        assert_eq!((down.size, down.backwards), (2, true));
+        assert_eq!(at(5, &[7]).size, 1);
+        let all: Vec<u32> = (0..64).collect();
+        assert_eq!((at(16 + 8, &all).size, at(16 + 9, &all).size), (16, 1), "only so far");
+    }
+
+    #[test]
     fn random_faults_shrink_the_window_to_one_page() {
         let (sizes, _) = run(&[0, 1, 3, 40, 10, 50, 20]);
         assert_eq!(sizes, [1, 2, 4, 1, 1, 1, 1]);
@@ -266,9 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn a_second_walk_over_a_block_starts_at_full_size() {
-        let done = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 0 };
-        assert_eq!(next_stream(Some(done), None, None, 0).size, 64);
+    fn a_second_walk_over_a_block_starts_at_a_quarter_of_the_window() {
+        let done = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 4 };
+        let again = next_stream(Some(done), None, None, 0);
+        assert_eq!((again.size, again.depth), (16, 0));
+        let (_, s) = again.cover(0);
+        assert_eq!(next_stream(Some(s), None, None, 16).size, 32);
         // A backward walk after a forward one: the direction is found at the second fault.
         let (_, s) = next_stream(Some(done), None, None, 63).cover(63);
         assert_eq!(next_stream(Some(s), None, None, 62), Stream { backwards: true, size: 2, ..FRESH });

@@ -71,6 +71,18 @@ impl FakeDisk {
         }
     }
 
+    /// The same disk as one large hole.
+    pub fn hollow(self) -> FakeDisk {
+        let clusters = self.bytes.lock().unwrap().len() as u64 / CLUSTER;
+        self.punched.lock().unwrap().extend(0..clusters);
+        self
+    }
+
+    /// Whether nothing has space yet.
+    pub fn is_hollow(&self) -> bool {
+        self.punched.lock().unwrap().len() as u64 * CLUSTER == self.bytes.lock().unwrap().len() as u64
+    }
+
     /// Flips bits of one byte.
     pub fn flip(&self, offset: u64, bits: u8) {
         self.bytes.lock().unwrap()[offset as usize] ^= bits;

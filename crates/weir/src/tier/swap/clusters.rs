@@ -11,6 +11,8 @@
 //! | open | closed | `close`: full, given up, or its owner is dead (`trim`) |
 //! | open, closed | free | `close` without records, `sub` of the last record of a closed one |
 //! | free | open, then free and punched | `trim`: was free at two calls in a row |
+//!
+//! A cluster begins free, and punched if the file takes its space as it needs it.
 
 use super::CLUSTER_BYTES;
 use super::counters::Counters;
@@ -71,6 +73,13 @@ impl Shared {
 
     pub fn cluster(&self, id: ClusterId) -> Cluster {
         Cluster(self.cluster_word(id).load(Ordering::Acquire))
+    }
+
+    /// Nothing has space yet. Before anybody else is there.
+    pub fn begin_with_holes(&self) {
+        for id in (0..self.cluster_count()).map(ClusterId) {
+            self.cluster_word(id).store(PUNCHED, Ordering::Relaxed);
+        }
     }
 
     /// Takes a free cluster for the process in row `owner`: one after the last taken, if possible not one

@@ -98,11 +98,13 @@ pub struct SwapSettings {
     pub slots: u32,
     /// Clusters punched by one `trim` at most.
     pub punches: u32,
+    /// The device is one large hole: every cluster's space must be allocated before it is first written.
+    pub holes: bool,
 }
 
 impl Default for SwapSettings {
     fn default() -> Self {
-        SwapSettings { slots: 0, punches: 16 }
+        SwapSettings { slots: 0, punches: 16, holes: false }
     }
 }
 
@@ -147,7 +149,7 @@ impl<D: BlockIo> Swap<D> {
             SwapEncryption::Aead => Seal::Cipher(Cipher::new().map_err(SwapError::Memory)?),
             SwapEncryption::None => Seal::Checksum(u64::from_le_bytes(seed)),
         };
-        let shared = Shared::new(clusters, slots).map_err(SwapError::Memory)?;
+        let shared = Shared::new(clusters, slots, settings.holes).map_err(SwapError::Memory)?;
         let row = shared.join(&dev, sys::getpid(), 0);
         Ok(Swap {
             dev,

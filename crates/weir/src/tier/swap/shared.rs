@@ -86,7 +86,7 @@ impl Located {
 }
 
 impl Shared {
-    pub fn new(clusters: u32, slots: u32) -> Result<Shared, Errno> {
+    pub fn new(clusters: u32, slots: u32, holes: bool) -> Result<Shared, Errno> {
         let shared = Shared {
             words: Table::shared(WORDS, c"weir-swap")?,
             slots: Table::shared(slots as usize, c"weir-swap-slots")?,
@@ -95,6 +95,9 @@ impl Shared {
             processes: Table::shared(PROCESSES, c"weir-swap")?,
         };
         shared.word(Word::FreeClusters).store(u64::from(clusters), Ordering::Relaxed);
+        if holes {
+            shared.begin_with_holes();
+        }
         Ok(shared)
     }
 

@@ -23,7 +23,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn swap(disk: FakeDisk, clusters: u64, encryption: SwapEncryption) -> Swap<FakeDisk> {
-    Swap::new(disk, clusters * CLUSTER_BYTES, SwapSettings::default(), encryption).unwrap()
+    let settings = SwapSettings { holes: disk.is_hollow(), ..SwapSettings::default() };
+    Swap::new(disk, clusters * CLUSTER_BYTES, settings, encryption).unwrap()
 }
 
 /// A tier with its tools and what it should hold.
@@ -192,10 +193,11 @@ fn step(
 
 #[test]
 fn random_work_agrees_with_a_naive_model() {
-    for seed in 1..=6u64 {
+    for seed in 1..=9u64 {
         let (batch, align) = [(4096, 512), (256 << 10, 4096), (64 << 10, 512)][seed as usize % 3];
         let encryption = if seed % 3 == 0 { SwapEncryption::None } else { SwapEncryption::Aead };
         let disk = FakeDisk::new(4 * CLUSTER_BYTES, align);
+        let disk = if seed % 2 == 0 { disk.hollow() } else { disk };
         let mut b = Bench::new(disk, 4, encryption, batch, [1, 16, 64][seed as usize / 3 % 3]);
         let (mut r, mut pending, mut seen) = (Random(seed), HashMap::new(), Seen::default());
         for n in 0..32_000 {
@@ -224,8 +226,16 @@ fn random_work_agrees_with_a_naive_model() {
 fn a_failure_at_any_operation_loses_nothing_and_every_counter_agrees() {
     let mut n = 1;
     loop {
-        for (errno, on) in [(Errno::EIO, true), (Errno::EIO, false), (Errno::ENOSPC, false)] {
+        for (errno, on, hollow) in [
+            (Errno::EIO, true, false),
+            (Errno::EIO, false, false),
+            (Errno::ENOSPC, false, false),
+            (Errno::ENOSPC, false, true),
+        ] {
             let mut disk = FakeDisk::new(2 * CLUSTER_BYTES, 512);
+            if hollow {
+                disk = disk.hollow();
+            }
             disk.goes_on_failing = on;
             disk.fails_at.store(n, Ordering::Relaxed);
             disk.errno.store(errno.0 as u32, Ordering::Relaxed);
@@ -385,6 +395,23 @@ fn clusters_that_stay_free_are_punched_once_and_a_full_disk_leaves_them_out() {
     assert_eq!(b.swap.is_latched(), None);
     let mut pending = HashMap::from([(PageId(3), bytes(3, 100))]);
     assert_eq!(b.write(&mut pending), Ok(1), "the same batch goes once there is space");
+    b.check_all();
+}
+
+#[test]
+fn a_file_that_begins_as_a_hole_takes_space_as_it_fills_and_goes_on_when_a_full_disk_has_room_again() {
+    let disk = FakeDisk::new(3 * CLUSTER_BYTES, 512).hollow();
+    let mut b = Bench::new(disk, 3, SwapEncryption::None, 4096, 1);
+    assert_eq!(b.swap.free_bytes(), 3 * CLUSTER_BYTES, "a hole is room");
+    assert_eq!((b.swap.trim(), b.swap.trim()), (0, 0), "there is nothing to give back");
+    b.swap.device().no_blocks.store(true, Ordering::Relaxed);
+    assert_eq!(b.store(&[(PageId(1), bytes(1, 100))]), Err(SwapError::Full));
+    assert_eq!(b.swap.is_latched(), None);
+    b.swap.device().no_blocks.store(false, Ordering::Relaxed);
+    let mut pending = HashMap::from([(PageId(1), bytes(1, 100))]);
+    assert_eq!(b.write(&mut pending), Ok(1));
+    let punched = |n: u32| b.swap.shared.cluster(ClusterId(n)).is_punched();
+    assert_eq!([punched(0), punched(1), punched(2)], [false, true, true], "no more than was needed");
     b.check_all();
 }
 
