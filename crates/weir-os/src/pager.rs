@@ -16,9 +16,6 @@ use crate::thread;
 use crate::uffd::{self, Progress, Uffd, Wake};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Pages that one `grow` step prepares at a time.
-const NURSERY_PAGES: usize = 64;
-
 /// Pages of an arena window: what one mapping surely has, and what is copied at a time.
 const CHUNK_PAGES: usize = 64;
 
@@ -32,8 +29,10 @@ pub struct KernelPager {
     arena: Mapping,
     /// Bytes at the arena's end that are not watched: where lifted pages go.
     lift_len: usize,
-    /// Unregistered memory where fresh frames are born zeroed before they move into the arena.
+    /// Unregistered memory for one page on its way into the arena.
     nursery: Mapping,
+    /// Zeros to copy from; all its pages are the kernel's one zero page, which stays in the processor's cache.
+    zeros: Mapping,
     nursery_busy: AtomicBool,
     /// MOVE, COPY and drop calls made, for the cost tables.
     calls: AtomicU64,
@@ -80,9 +79,10 @@ impl KernelPager {
     ) -> Result<KernelPager, Errno> {
         let uffd = Self::open(kind, intake)?;
         let moves = uffd.features() & uffd::MOVE != 0;
-        let nursery = Mapping::anon(NURSERY_PAGES * PAGE_BYTES)?;
+        let (nursery, zeros) = (Mapping::anon(PAGE_BYTES)?, Mapping::anon(CHUNK_PAGES * PAGE_BYTES)?);
         nursery.name(c"weir-nursery");
-        for m in [&space, &arena, &nursery] {
+        zeros.name(c"weir-zeros");
+        for m in [&space, &arena, &nursery, &zeros] {
             // SAFETY: an advice about page size only. Kernels without THP refuse: nothing to avoid then.
             let _ = unsafe { mem::advise(m.base(), m.len(), libc::MADV_NOHUGEPAGE) };
         }
@@ -94,6 +94,7 @@ impl KernelPager {
             arena,
             lift_len,
             nursery,
+            zeros,
             nursery_busy: AtomicBool::new(false),
             calls: AtomicU64::new(0),
         };
@@ -447,30 +448,32 @@ impl KernelPager {
             // SAFETY: our arena; the slots are empty.
             return unsafe { mem::populate_write(dst, n * PAGE_BYTES) };
         }
-        let mut at = 0;
-        while at < n {
-            let k = (n - at).min(NURSERY_PAGES);
-            self.with_nursery(|nursery| {
-                self.count(2);
-                // SAFETY: the nursery is ours alone (busy flag) and not registered.
-                unsafe { mem::populate_write(nursery, k * PAGE_BYTES)? };
-                let mut done = 0;
-                while done < k * PAGE_BYTES {
-                    // SAFETY: as above; the destination slots are empty.
-                    let p = unsafe {
-                        let to = dst + at * PAGE_BYTES + done;
-                        self.uffd.move_pages(to, nursery + done, k * PAGE_BYTES - done, false, Wake::No)
-                    };
-                    match p.stop {
-                        Some(e) if p.done == 0 && e != Errno::EAGAIN => return Err(e),
-                        _ => done += p.done,
-                    }
-                }
-                Ok(())
-            })?;
-            at += k;
+        let mut done = 0;
+        while done < n {
+            let k = (n - done).min(CHUNK_PAGES);
+            // SAFETY: the slots are empty and ours.
+            let p = unsafe { self.copy_zeros(dst + done * PAGE_BYTES, k, Wake::No) };
+            match p.stop {
+                Some(e) if p.done == 0 && e != Errno::EAGAIN => return Err(e),
+                _ => done += p.done / PAGE_BYTES,
+            }
         }
         Ok(())
+    }
+
+    /// New frames of zeros become up to [`CHUNK_PAGES`] of the `n` missing pages at `page..`: no other processor has to forget
+    /// anything, as with frames that are made in the arena and moved.
+    pub fn fill_zeros(&self, page: usize, n: usize, wake: Wake) -> Progress {
+        // SAFETY: the pager owns the destination.
+        unsafe { self.copy_zeros(self.page_addr(page, n), n.min(CHUNK_PAGES), wake) }
+    }
+
+    /// # Safety
+    /// - the destination is the pager's.
+    unsafe fn copy_zeros(&self, dst: usize, n: usize, wake: Wake) -> Progress {
+        self.count(1);
+        // SAFETY: the destination by contract; the source is as long and never written.
+        unsafe { self.uffd.copy(dst, self.zeros.base(), n * PAGE_BYTES, wake) }
     }
 
     fn with_nursery<R>(&self, f: impl FnOnce(usize) -> R) -> R {

@@ -21,7 +21,7 @@ pub struct Done {
 }
 
 /// Moves pages between the program's space and the frame arena. Every method leaves the number of
-/// frames as it is, but for `grow`, `fill_copy` and `shed`.
+/// frames as it is, but for `grow`, `fill_copy`, `fill_zeros` and `shed`.
 pub trait Pager: Sync {
     /// The device under the swap file of engines with this pager.
     type Disk: BlockIo + core::fmt::Debug;
@@ -29,6 +29,8 @@ pub trait Pager: Sync {
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done;
     /// A new frame with these bytes becomes the page: one frame more than before.
     fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done;
+    /// New frames of zeros become the pages, at least one or an error: so many frames more than before.
+    fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Done;
     /// Program to arena, into empty slots, passing over holes; plain read-write memory only. The mask
     /// tells which pages surely arrived; `settle_slot` settles the others. Stops with EBUSY: pinned;
     /// ENOENT: nothing mapped; EINVAL: not plain memory.
@@ -155,6 +157,9 @@ impl Pager for KernelPager {
     }
     fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done {
         done(KernelPager::fill_copy(self, page.0 as usize, bytes, wake))
+    }
+    fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Done {
+        done(KernelPager::fill_zeros(self, page.0 as usize, n as usize, wake))
     }
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
         let (p, moved) = KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize);

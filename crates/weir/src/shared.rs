@@ -230,6 +230,11 @@ impl<P: Pager> Core<P> {
         self.frames.free() + self.frames.limit().saturating_sub(self.frames.existing())
     }
 
+    /// Whether nothing was ever evicted: what comes in is new, and frames of the arena are of no use yet.
+    pub fn is_plentiful(&self) -> bool {
+        !self.pressed.load(Ordering::Relaxed)
+    }
+
     /// Turns free frames into room for new ones, or the reverse, as faults want it. Returns how many.
     pub fn balance(&self) -> u32 {
         let free = self.frames.free();
@@ -266,6 +271,7 @@ impl<P: Pager> Core<P> {
         }
         let excess = self.frames.existing() > self.frames.limit();
         let unbalanced = match self.demand.wants_credit() {
+            _ if self.is_plentiful() => false,
             true => self.frames.credit() < BLOCK_PAGES && self.frames.free() > FREE_FLOOR + BLOCK_PAGES,
             false => self.frames.credit() > 0 && self.frames.free() < self.frames_wanted() / 2,
         };

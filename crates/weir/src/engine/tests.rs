@@ -281,7 +281,7 @@ fn live(policy: Policy) -> (u64, u64) {
     for seed in 1..=6 {
         let mut w = world_of(seed, policy);
         w.map();
-        for step in 0..8_000 {
+        for step in 0..9_000 {
             w.step(step);
             if step % 16 == 0 {
                 w.validate(step);

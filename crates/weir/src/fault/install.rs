@@ -1,5 +1,6 @@
 //! Fetch and install: bytes into consecutive free frames, then one MOVE per run.
 
+use super::fresh;
 use crate::door::{Done, Pager, with_frame};
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
@@ -36,6 +37,9 @@ pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
 /// Creates fresh frames when few are free and the budget allows; what single faults need is left.
 pub fn ensure_frames<P: Pager>(core: &Core<P>) {
+    if core.is_plentiful() {
+        return; // all that comes in is new, and needs no frame of the arena
+    }
     let kept = if core.demand.wants_credit() { CREDIT_KEPT } else { 0 };
     while core.frames.free() < BLOCK_PAGES + KEPT_FOR_POOL && core.frames.credit() > kept {
         // An error means that the kernel has no memory: reclaim will have to do.
@@ -159,6 +163,11 @@ fn fetch_run<P: Pager>(
     let len = len.min(readahead.max(need));
     if len == 0 {
         return None;
+    }
+    if core.is_plentiful()
+        && let Some(n) = fresh::fill_run(core, block.page(start), len)
+    {
+        return Some(n);
     }
     let run = core.frames.take_run(len)?;
     let page = block.page(start);

@@ -127,14 +127,15 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let own = Stream::decode(core.table.block(block).readahead()).map(|s| s.past(index, in_ram));
     let before = block.0.checked_sub(1).and_then(|b| live_stream(core, BlockId(b), BLOCK_PAGES - 1));
     let after = block.0.checked_add(1).and_then(|b| live_stream(core, BlockId(b), 0));
-    let plentiful = source == State::Absent && !core.pressed.load(Ordering::Relaxed);
+    let plentiful = source == State::Absent && core.is_plentiful();
     let stream = next_stream(own, before, after, index);
     let (mut mask, mut stream) = stream.cover(index);
     if plentiful && core.available() > 2 * core.low_mark() {
         mask = u64::MAX;
         stream = Stream { backwards: false, size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..stream };
     }
-    let ahead = (stream.depth > 0 && core.frames.free() > FREE_RESERVE + 2 * BLOCK_PAGES)
+    let room = if plentiful { core.available() } else { core.frames.free() };
+    let ahead = (stream.depth > 0 && room > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(block, stream, core.table.pages()))
         .flatten();
     Plan { mask, state: stream.encode(), ahead }

@@ -1,10 +1,11 @@
-//! Spans: the blocks that a stream touches next for the first time come all at once, by one MOVE.
+//! Spans: the blocks that a stream touches next for the first time come all at once, in new frames or by one MOVE.
 //!
 //! Each MOVE interrupts the other processors on which the program runs, which costs more than
 //! zeroing a block. Only blocks never touched (or same-filled) are taken: their bytes cost little, so
 //! the faulting thread may do it before it goes on. Expanding records is left to the thread that
 //! fetches ahead, block by block, so that both work at the same time.
 
+use super::fresh;
 use super::install::{KEPT_FOR_POOL, fetch, fill, finish};
 use crate::door::Pager;
 use crate::limits::{FREE_RESERVE, LIFT_BLOCKS};
@@ -19,7 +20,9 @@ use crate::sync::LockGuard;
 /// Brings in up to `most` whole blocks from `first` on, leaving `state` as their readahead. Returns how many
 /// came; they are the first ones. Stops at a block that is busy, partly there, or dear to fetch.
 pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
-    let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
+    let plentiful = core.is_plentiful();
+    let room = if plentiful { core.frames.credit() } else { core.frames.free() };
+    let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
     if most < 2 {
         return 0;
@@ -34,18 +37,11 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     if n < 2 {
         return 0;
     }
-    let Some((window, n)) = core.frames.take_windows(n) else { return 0 };
-    let (page, slot, pages) = (first.page(0), window.slot(0), n * BLOCK_PAGES);
-    let ready = (0..pages).take_while(|i| fetch(core, PageId(page.0 + i), Slot(slot.0 + i), false).is_ok());
-    let ready = ready.count() as u32;
-    let moved = if ready > 0 { fill(core, page, slot, ready) } else { 0 };
+    let came = if plentiful { new_frames(core, first, n) } else { free_frames(core, first, n) };
     for i in 0..n {
-        let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
-        let (slot, block) = (WindowId(window.0 + i).slot(0), BlockId(first.0 + i));
-        core.frames.moved_out(slot, here);
-        core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
-        (0..here).for_each(|k| finish(core, block.page(k), Keep::Nothing));
+        let here = came.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         if here > 0 {
+            let block = BlockId(first.0 + i);
             let row = core.table.block(block);
             core.charge(row);
             row.add_resident(here as i32);
@@ -53,10 +49,40 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
             core.resident.arrived(&core.table, block, Arrival::Fetched);
         }
     }
-    core.demand.note(pages);
-    count(&core.stats.readahead, moved);
+    core.demand.note(came);
+    count(&core.stats.readahead, came);
     drop(guards);
-    moved / BLOCK_PAGES
+    came / BLOCK_PAGES
+}
+
+/// From the kernel, block by block. Pages that came, from the start.
+fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
+    let mut came = 0;
+    for i in 0..blocks {
+        let here = fresh::fill_run(core, BlockId(first.0 + i).page(0), BLOCK_PAGES).unwrap_or(0);
+        came += here;
+        if here < BLOCK_PAGES {
+            break;
+        }
+    }
+    came
+}
+
+/// From the arena, by one MOVE. Pages that came, from the start.
+fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
+    let Some((window, n)) = core.frames.take_windows(blocks) else { return 0 };
+    let (page, slot, pages) = (first.page(0), window.slot(0), n * BLOCK_PAGES);
+    let ready = (0..pages).take_while(|i| fetch(core, PageId(page.0 + i), Slot(slot.0 + i), false).is_ok());
+    let ready = ready.count() as u32;
+    let moved = if ready > 0 { fill(core, page, slot, ready) } else { 0 };
+    for i in 0..n {
+        let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
+        let slot = WindowId(window.0 + i).slot(0);
+        core.frames.moved_out(slot, here);
+        core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
+    }
+    (0..moved).for_each(|i| finish(core, PageId(page.0 + i), Keep::Nothing));
+    moved
 }
 
 /// The lock of a block all of whose pages are plain, managed, and never touched or same-filled.
