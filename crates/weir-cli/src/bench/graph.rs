@@ -50,13 +50,7 @@ pub fn workload(bytes: usize, length: Duration) -> anyhow::Result<Value> {
     ensure!(warehouses >= THREADS, "--bytes must be at least {}", THREADS * WAREHOUSE_BYTES);
     let heap = AnonymousWords::new(warehouses * WAREHOUSE_BYTES).context("cannot map the heap")?;
     let started = Instant::now();
-    let all: Vec<Warehouse<'_>> = heap
-        .words()
-        .chunks_exact(WAREHOUSE_WORDS)
-        .enumerate()
-        .map(|(id, words)| Warehouse { id, words })
-        .collect();
-    all.iter().for_each(Warehouse::fill);
+    let all = filled(&heap);
     let fill_s = started.elapsed().as_secs_f64();
     let shares: Vec<&[Warehouse<'_>]> = all.chunks(warehouses.div_ceil(THREADS)).collect();
     let results: Vec<anyhow::Result<(u64, f64)>> = std::thread::scope(|scope| {
@@ -78,6 +72,14 @@ pub fn workload(bytes: usize, length: Duration) -> anyhow::Result<Value> {
         "bytes": warehouses * WAREHOUSE_BYTES, "warehouses": warehouses, "verified": true,
         "fill_s": fill_s, "transactions": transactions, "transactions_per_s": per_s,
     }))
+}
+
+/// The heap's warehouses, filled.
+fn filled(heap: &AnonymousWords) -> Vec<Warehouse<'_>> {
+    let parts = heap.words().chunks_exact(WAREHOUSE_WORDS).enumerate();
+    let all: Vec<Warehouse<'_>> = parts.map(|(id, words)| Warehouse { id, words }).collect();
+    all.iter().for_each(Warehouse::fill);
+    all
 }
 
 /// One warehouse's part of the heap.
@@ -288,13 +290,7 @@ mod tests {
     fn lost_sales_lost_payments_and_damaged_objects_are_found() {
         for (object, word) in [(STOCK.start + 7, COUNT), (DISTRICTS.start, COUNT), (ORDERS.end - 1, STAMP)] {
             let heap = AnonymousWords::new(2 * WAREHOUSE_BYTES).unwrap();
-            let all: Vec<Warehouse<'_>> = heap
-                .words()
-                .chunks_exact(WAREHOUSE_WORDS)
-                .enumerate()
-                .map(|(id, words)| Warehouse { id, words })
-                .collect();
-            all.iter().for_each(Warehouse::fill);
+            let all = filled(&heap);
             let mut clerk = Clerk::new(0, &all);
             for _ in 0..500 {
                 clerk.transaction().unwrap();

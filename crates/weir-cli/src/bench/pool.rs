@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::probe::{self, FaultMode, Probe};
 
+use super::disk::size;
 use super::rival::{Area, Rival};
-use super::row::{Row, latency, rate, throughput};
+use super::row::{self, Row, latency, rate, throughput};
 use super::sides::{Job, pager_name, weir_missing};
-use super::{RIVAL_ATTEMPTS, median, oom_note, table};
+use super::{RIVAL_ATTEMPTS, median, oom_note};
 use crate::cli::PoolArgs;
 use crate::term;
 
@@ -150,24 +151,8 @@ fn report(
     runs: &[Value],
     notes: &[String],
 ) -> Value {
-    let rows: Vec<Value> = ROWS
-        .iter()
-        .map(|row| {
-            let rival = row.median(runs, "rival");
-            let mut json = json!({
-                "label": row.label.trim(), "phase": row.phase, "field": row.field,
-                "native": row.median(runs, "native"), "rival": rival,
-                "target": row.target, "lower_is_better": row.lower_is_better,
-            });
-            for mode in weir {
-                let value = row.median(runs, mode.name());
-                let gain = value.zip(rival).map(|(weir, rival)| row.ratio(weir, rival));
-                let reached = gain.map(|gain| gain >= row.target);
-                json[mode.name()] = json!({ "value": value, "ratio": gain, "reached": reached });
-            }
-            json
-        })
-        .collect();
+    let sides: Vec<row::Side<'_>> = weir.iter().map(|mode| (mode.name(), mode.name())).collect();
+    let rows = row::report(&ROWS, runs, "rival", &sides);
     let mut report = json!({
         "scenario": "pool",
         "kernel": probe::probe().kernel.release,
@@ -193,7 +178,6 @@ fn report(
 }
 
 fn human(report: &Value) -> String {
-    let size = |value: &Value| value.as_f64().map_or("-".to_owned(), |bytes| format_size(bytes as u64));
     let list = |field: &str| report[field].as_array().cloned().unwrap_or_default();
     let faults = list("faults");
     let modes: Vec<&str> = faults.iter().filter_map(Value::as_str).collect();
@@ -225,31 +209,8 @@ fn human(report: &Value) -> String {
     if !modes.is_empty() && report["rival"].is_string() {
         text += "gain: how many times better than the kernel\n";
     }
-    text + "\n" + &grid(&list("rows"), &modes)
-}
-
-/// Values of every side, then the gain of each mode, then the gain wanted. Fits in 100 columns.
-fn grid(rows: &[Value], modes: &[&str]) -> String {
-    let gains: Vec<String> = modes.iter().map(|mode| format!("{mode} gain")).collect();
-    let mut headers = vec!["", "unit", "native", "kernel"];
-    headers.extend(modes);
-    headers.extend(gains.iter().map(String::as_str));
-    headers.push("target");
-    let lines: Vec<Vec<String>> = ROWS
-        .iter()
-        .zip(rows)
-        .map(|(row, values)| {
-            let show = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| table::short(v * row.scale));
-            let gain = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
-            let mut line = vec![row.label.to_owned(), row.unit.to_owned()];
-            line.extend(["native", "rival"].map(|side| show(&values[side])));
-            line.extend(modes.iter().map(|mode| show(&values[*mode]["value"])));
-            line.extend(modes.iter().map(|mode| gain(&values[*mode]["ratio"])));
-            line.push(format!("{}x", row.target));
-            line
-        })
-        .collect();
-    table::render(&headers, &lines)
+    let sides: Vec<row::Side<'_>> = modes.iter().map(|mode| (*mode, *mode)).collect();
+    text + "\n" + &row::grid(&ROWS, &report["rows"], &sides)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Rows of the tables of `weir bench`: which number of which phase, its unit, and what is wanted of it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::median;
+use super::{median, table};
 
 /// One row of the table: a number of one phase, and what is wanted of it.
 #[derive(Debug)]
@@ -53,6 +53,52 @@ impl Row {
     pub fn ratio(&self, weir: f64, rival: f64) -> f64 {
         if self.lower_is_better { rival / weir } else { weir / rival }
     }
+}
+
+/// One of Weir's runs: its name in the report, and in the table.
+pub type Side<'a> = (&'a str, &'a str);
+
+/// The medians of every row: native, the rival's, and for each of Weir's sides its value, its gain, and whether that is
+/// what was wanted.
+pub fn report(rows: &[Row], runs: &[Value], rival: &str, weir: &[Side<'_>]) -> Value {
+    let row_report = |row: &Row| {
+        let of_rival = row.median(runs, rival);
+        let mut json = json!({
+            "label": row.label.trim(), "phase": row.phase, "field": row.field,
+            "native": row.median(runs, "native"), "rival": of_rival,
+            "target": row.target, "lower_is_better": row.lower_is_better,
+        });
+        for (side, _) in weir {
+            let value = row.median(runs, side);
+            let gain = value.zip(of_rival).map(|(weir, rival)| row.ratio(weir, rival));
+            let reached = gain.map(|gain| gain >= row.target);
+            json[*side] = json!({ "value": value, "ratio": gain, "reached": reached });
+        }
+        json
+    };
+    rows.iter().map(row_report).collect()
+}
+
+/// The table of a report's rows: values of every side, then the gains, then the gain wanted.
+pub fn grid(rows: &[Row], report: &Value, weir: &[Side<'_>]) -> String {
+    let gains: Vec<String> = weir.iter().map(|(_, name)| format!("{name} gain")).collect();
+    let mut headers = vec!["", "unit", "native", "kernel"];
+    headers.extend(weir.iter().map(|(_, name)| *name));
+    headers.extend(gains.iter().map(String::as_str));
+    headers.push("target");
+    let line = |(row, values): (&Row, &Value)| {
+        let show = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| table::short(v * row.scale));
+        let gain = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
+        let mut line = vec![row.label.to_owned(), row.unit.to_owned()];
+        line.extend(["native", "rival"].map(|side| show(&values[side])));
+        line.extend(weir.iter().map(|(side, _)| show(&values[*side]["value"])));
+        line.extend(weir.iter().map(|(side, _)| gain(&values[*side]["ratio"])));
+        line.push(format!("{}x", row.target));
+        line
+    };
+    let lines: Vec<Vec<String>> =
+        rows.iter().zip(report.as_array().into_iter().flatten()).map(line).collect();
+    table::render(&headers, &lines)
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use weir_os::probe::{self, FaultMode};
 
 use super::disk::{self, Disk, SMALL_POOL_PERCENT, number, size};
 use super::rival::Area;
-use super::row::{Row, latency, rate, throughput};
+use super::row::{self, Row, latency, rate, throughput};
 use super::sides::{Job, RivalOutcome, pager_name, weir_missing};
-use super::{median, oom_note, table};
+use super::{median, oom_note};
 use crate::cli::SwapArgs;
 use crate::term;
 
@@ -209,25 +209,7 @@ fn traffic_report(runs: &[Value]) -> Value {
 }
 
 fn section_report(section: &Section, runs: &[Value]) -> Value {
-    let rows: Vec<Value> = section
-        .rows
-        .iter()
-        .map(|row| {
-            let rival = row.median(runs, section.rival);
-            let mut json = json!({
-                "label": row.label.trim(), "phase": row.phase, "field": row.field,
-                "native": row.median(runs, "native"), "rival": rival,
-                "target": row.target, "lower_is_better": row.lower_is_better,
-            });
-            for (side, _) in section.weir {
-                let value = row.median(runs, side);
-                let gain = value.zip(rival).map(|(weir, rival)| row.ratio(weir, rival));
-                let reached = gain.map(|gain| gain >= row.target);
-                json[*side] = json!({ "value": value, "ratio": gain, "reached": reached });
-            }
-            json
-        })
-        .collect();
+    let rows = row::report(section.rows, runs, section.rival, section.weir);
     let description = runs.iter().find_map(|run| run[section.rival]["description"].as_str());
     json!({ "rival": section.rival, "description": description, "rows": rows })
 }
@@ -268,7 +250,7 @@ fn human(report: &Value) -> String {
                 size(&report["zswap_store_peak_bytes"])
             );
         }
-        text += &grid(section, &found["rows"]);
+        text += &row::grid(section.rows, &found["rows"], section.weir);
     }
     text
 }
@@ -288,31 +270,6 @@ fn traffic_lines(traffic: &Value) -> String {
         size(&traffic["read_request_bytes"]),
         number(&traffic["clean_pages_out"]),
     )
-}
-
-/// Values of every side, then the gain of each of Weir's runs, then the gain wanted. Fits in 100 columns.
-fn grid(section: &Section, rows: &Value) -> String {
-    let gains: Vec<String> = section.weir.iter().map(|(_, name)| format!("{name} gain")).collect();
-    let mut headers = vec!["", "unit", "native", "kernel"];
-    headers.extend(section.weir.iter().map(|(_, name)| *name));
-    headers.extend(gains.iter().map(String::as_str));
-    headers.push("target");
-    let lines: Vec<Vec<String>> = section
-        .rows
-        .iter()
-        .zip(rows.as_array().into_iter().flatten())
-        .map(|(row, values)| {
-            let show = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| table::short(v * row.scale));
-            let gain = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
-            let mut line = vec![row.label.to_owned(), row.unit.to_owned()];
-            line.extend(["native", "rival"].map(|side| show(&values[side])));
-            line.extend(section.weir.iter().map(|(side, _)| show(&values[*side]["value"])));
-            line.extend(section.weir.iter().map(|(side, _)| gain(&values[*side]["ratio"])));
-            line.push(format!("{}x", row.target));
-            line
-        })
-        .collect();
-    table::render(&headers, &lines)
 }
 
 #[cfg(test)]

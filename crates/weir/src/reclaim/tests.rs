@@ -218,6 +218,21 @@ fn a_lift_ends_at_pages_that_must_stay() {
 }
 
 #[test]
+fn once_the_kernel_may_use_pages_behind_our_back_none_is_lifted() {
+    let core = lifting_core();
+    (0..4).for_each(|b| fill_block(&core, b, text));
+    core.frames.forbid_lifts();
+    assert!(!core.frames.can_lift());
+    // A pinned page stays, which only a move finds out.
+    core.pager.set_busy(BlockId(1).page(5), true);
+    assert_eq!(unmap(&core, BlockId(1)), Unmapped::Staged(63), "one block, and not its neighbours");
+    assert!(core.pager.read(BlockId(1).page(5)).is_some());
+    let lifts = Geometry::arena_windows(64 << 20);
+    assert!(core.table.block(BlockId(1)).window().unwrap().0 < lifts);
+    core.validate(1024).unwrap();
+}
+
+#[test]
 fn a_neighbour_goes_along_as_far_as_its_last_page_that_can_leave() {
     let core = lifting_core();
     (0..3).for_each(|b| fill_block(&core, b, text));
