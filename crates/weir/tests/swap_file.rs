@@ -6,9 +6,13 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
+use weir::config::Settings;
+use weir::engine::Engine;
+use weir::error::StartError;
 use weir::page::{PageId, SlotId};
 use weir::tier::swap::*;
 use weir_os::fileio::{Backend, FileIo};
+use weir_os::pager::Intake;
 use weir_os::swapfile::SwapFile;
 
 type Tier = Swap<FileIo>;
@@ -367,4 +371,20 @@ fn processes_that_write_and_free_at_once_leave_nothing_behind() {
     assert!(children.into_iter().all(|child| ended(child) == 0));
     let totals = tier.validate().unwrap();
     assert_eq!((totals.records, totals.slots_taken, totals.clusters_free), (0, 0, CLUSTERS));
+}
+
+#[test]
+fn an_engine_whose_file_was_to_size_itself_starts_without_one_where_none_can_be() {
+    let start = |swap: &'static str| {
+        let settings = Settings::from_env(|name| match name {
+            "WEIR_MEMORY" => Some("16M".to_owned()),
+            "WEIR_SWAP" => Some(swap.to_owned()),
+            "WEIR_SWAP_DIR" => Some("/dev/shm".to_owned()),
+            _ => None,
+        });
+        Engine::start(&settings.unwrap(), Intake::InThread)
+    };
+    assert!(start("auto").unwrap().core.swapping.is_none());
+    let refused = start("16M").err().unwrap();
+    assert!(matches!(refused, StartError::Swap(_)) && refused.to_string().contains("tmpfs"), "{refused}");
 }
