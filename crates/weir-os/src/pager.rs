@@ -81,6 +81,8 @@ impl KernelPager {
         let moves = uffd.features() & uffd::MOVE != 0;
         let (nursery, zeros) = (Mapping::anon(PAGE_BYTES)?, Mapping::anon(CHUNK_PAGES * PAGE_BYTES)?);
         nursery.name(c"weir-nursery");
+        // SAFETY: nobody uses it yet, and nobody will write to it.
+        unsafe { mem::protect(zeros.base(), zeros.len(), libc::PROT_READ)? };
         zeros.name(c"weir-zeros");
         for m in [&space, &arena, &nursery, &zeros] {
             // SAFETY: an advice about page size only. Kernels without THP refuse: nothing to avoid then.
@@ -464,8 +466,15 @@ impl KernelPager {
     /// New frames of zeros become up to [`CHUNK_PAGES`] of the `n` missing pages at `page..`: no other processor has to forget
     /// anything, as with frames that are made in the arena and moved.
     pub fn fill_zeros(&self, page: usize, n: usize, wake: Wake) -> Progress {
+        let dst = self.page_addr(page, n);
         // SAFETY: the pager owns the destination.
-        unsafe { self.copy_zeros(self.page_addr(page, n), n.min(CHUNK_PAGES), wake) }
+        let mut p = unsafe { self.copy_zeros(dst, n.min(CHUNK_PAGES), wake) };
+        if p.done == 0 && n > 1 && matches!(p.stop, Some(Errno::EINVAL | Errno::ENOENT)) {
+            // The run crosses mappings (parts of it have another protection): page by page.
+            // SAFETY: as above.
+            p = unsafe { self.copy_zeros(dst, 1, wake) };
+        }
+        finish(p, n)
     }
 
     /// # Safety

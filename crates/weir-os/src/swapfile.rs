@@ -76,6 +76,8 @@ pub struct SwapFile {
     fd: i32,
     bytes: u64,
     granted: Granted,
+    /// Bytes of the disk that [`SwapFile::allocate`] leaves to others.
+    leaves: u64,
 }
 
 impl SwapFile {
@@ -86,9 +88,11 @@ impl SwapFile {
         Ok(file)
     }
 
-    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for a part of it before that is written.
-    pub fn open_empty(dir: &CStr, bytes: u64) -> Result<SwapFile, OpenError> {
-        let file = SwapFile::create(dir, bytes)?;
+    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for a part of it before that is written, as
+    /// long as `leaves` bytes stay free on the disk.
+    pub fn open_empty(dir: &CStr, bytes: u64, leaves: u64) -> Result<SwapFile, OpenError> {
+        let mut file = SwapFile::create(dir, bytes)?;
+        file.leaves = leaves;
         file.extend()?;
         Ok(file)
     }
@@ -106,7 +110,7 @@ impl SwapFile {
         let (low, unnamed, direct) = made?;
         let fd = sys::dup_high(low).inspect(|_| sys::close(low)).unwrap_or(low);
         let granted = Granted { unnamed, direct, preallocated: false, align: align_of(fd, direct) };
-        Ok(SwapFile { fd, bytes, granted })
+        Ok(SwapFile { fd, bytes, granted, leaves: 0 })
     }
 
     fn preallocate(&mut self) -> Result<(), OpenError> {
@@ -188,9 +192,17 @@ impl SwapFile {
         fallocate(self.fd, PUNCH_HOLE_KEEP_SIZE, offset, len)
     }
 
-    /// Allocates the blocks of a range that is a hole. ENOSPC: the disk is full.
+    /// Allocates the blocks of a range that is a hole. ENOSPC: the disk is full, or would be too full for others.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
-        allocate(self.fd, offset, len)
+        if self.leaves > 0
+            && stat_of_open(self.fd).is_ok_and(|disk| disk.free < self.leaves.saturating_add(len))
+        {
+            return Err(Errno::ENOSPC);
+        }
+        allocate(self.fd, offset, len).inspect_err(|_| {
+            // What it got before the disk was full would be lost to everybody.
+            let _ = self.punch(offset, len);
+        })
     }
 }
 
@@ -419,7 +431,7 @@ mod tests {
 
     #[test]
     fn an_empty_file_has_its_length_and_takes_space_part_by_part() {
-        let file = SwapFile::open_empty(DISK, 64 << 20).unwrap();
+        let file = SwapFile::open_empty(DISK, 64 << 20, 1 << 20).unwrap();
         let blocks = || {
             use std::os::unix::fs::MetadataExt;
             let stat = std::fs::metadata(format!("/proc/self/fd/{}", file.fd())).unwrap();
@@ -430,6 +442,8 @@ mod tests {
             Ok(()) => assert_eq!(blocks(), (64 << 20, 2 << 20)),
             Err(errno) => assert_eq!(errno, Errno::EOPNOTSUPP),
         }
+        let greedy = SwapFile::open_empty(DISK, 64 << 20, u64::MAX).unwrap();
+        assert_eq!(greedy.allocate(0, 2 << 20), Err(Errno::ENOSPC), "others need the rest");
     }
 
     #[test]

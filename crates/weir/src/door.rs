@@ -108,7 +108,7 @@ pub trait BlockIo: Sync {
     }
     /// Gives the space under a range back; it must be allocated again before it is written. EOPNOTSUPP: not here.
     fn punch(&self, offset: u64, len: u64) -> Result<(), Errno>;
-    /// Makes sure of the space under a range that was punched.
+    /// Makes sure of the space under a range that was punched, or never had any.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno>;
     /// Claims a number for this process until it ends, by whatever way, or `unclaim`; `false`: another process has it.
     fn claim(&self, number: u32) -> bool;

@@ -40,9 +40,14 @@ pub const FREE_LOW_MIN: u32 = 2 * BLOCK_PAGES;
 /// Readahead leaves these frames to faults.
 pub const FREE_RESERVE: u32 = BLOCK_PAGES / 4;
 
-/// Fresh frames that the background thread keeps ready while the budget is not used up: a faulting
-/// thread need not wait for the kernel to zero them.
+/// Free frames that the background thread makes ahead while the budget is not used up and new frames no longer come straight from
+/// the kernel.
 pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
+
+/// While nothing was ever evicted, pages get new frames until so few more are allowed. The last ones are made in the arena ahead
+/// of need: the pool wants a whole window before it can store its first page, and the limit falls a little with every row of the
+/// page table that comes into use.
+pub const NEW_FRAMES_LEAVE: u32 = 4 * BLOCK_PAGES;
 
 /// Free frames kept in the arena whatever faults want: a stream's block, and a window for the pool.
 pub const FREE_FLOOR: u32 = 3 * BLOCK_PAGES;

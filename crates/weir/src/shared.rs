@@ -12,7 +12,8 @@ use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, OWN_SHARE, SHED_A_LITTLE, STAGED_SHARE,
+    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE,
+    STAGED_SHARE,
 };
 use crate::page::BlockId;
 use crate::page::id::BLOCK_PAGES;
@@ -230,9 +231,14 @@ impl<P: Pager> Core<P> {
         self.frames.free() + self.frames.limit().saturating_sub(self.frames.existing())
     }
 
-    /// Whether nothing was ever evicted: what comes in is new, and frames of the arena are of no use yet.
+    /// Whether nothing was ever evicted: what comes in is new.
     pub fn is_plentiful(&self) -> bool {
         !self.pressed.load(Ordering::Relaxed)
+    }
+
+    /// Whether what comes in gets new frames, and none is needed in the arena yet.
+    pub fn takes_new_frames(&self) -> bool {
+        self.is_plentiful() && self.frames.credit() > NEW_FRAMES_LEAVE
     }
 
     /// Turns free frames into room for new ones, or the reverse, as faults want it. Returns how many.
@@ -240,6 +246,9 @@ impl<P: Pager> Core<P> {
         let free = self.frames.free();
         if self.demand.wants_credit() {
             return self.shed_spare(u32::MAX);
+        }
+        if self.takes_new_frames() {
+            return 0;
         }
         if free < self.frames_wanted() { self.frames.grow(&self.pager).unwrap_or(0) } else { 0 }
     }
@@ -271,7 +280,7 @@ impl<P: Pager> Core<P> {
         }
         let excess = self.frames.existing() > self.frames.limit();
         let unbalanced = match self.demand.wants_credit() {
-            _ if self.is_plentiful() => false,
+            _ if self.takes_new_frames() => false,
             true => self.frames.credit() < BLOCK_PAGES && self.frames.free() > FREE_FLOOR + BLOCK_PAGES,
             false => self.frames.credit() > 0 && self.frames.free() < self.frames_wanted() / 2,
         };
@@ -318,6 +327,11 @@ impl<P: Pager> Core<P> {
         if delta > 0 {
             self.stats.managed_bytes_peak.fetch_max(now, Ordering::Relaxed);
         }
+    }
+
+    /// Blocks that the pages with contents would fill.
+    pub fn blocks_in_use(&self) -> u64 {
+        self.stats.managed_bytes.load(Ordering::Relaxed) / (u64::from(BLOCK_PAGES) * PAGE_BYTES as u64)
     }
 
     /// Brings the gauges in the statistics up to date.

@@ -26,17 +26,16 @@ pub fn auto_bytes(space: Space, budget: u64) -> Option<u64> {
 /// Makes the swap file that the setting asks for; one of a size that was named has all its blocks from the start.
 pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swapping<FileIo>, SwapFileError> {
     let dir = CString::new(setting.dir.as_os_str().as_bytes()).map_err(|_| SwapFileError::Name)?;
-    let bytes = match setting.bytes {
-        Some(bytes) => bytes,
+    let (bytes, file, holes) = match setting.bytes {
+        // Whoever named a size wants to have it.
+        Some(bytes) => (bytes, SwapFile::open(&dir, bytes & !(CLUSTER_BYTES - 1))?, false),
+        // Most programs need none: the disk's space is taken as the file fills.
         None => {
             let space = space(&dir).map_err(OpenError::Folder)?;
-            auto_bytes(space, budget).ok_or(SwapFileError::TooLittle(space.free))?
+            let bytes = auto_bytes(space, budget).ok_or(SwapFileError::TooLittle(space.free))?;
+            (bytes, SwapFile::open_empty(&dir, bytes, space.total / AUTO_LEAVES)?, true)
         }
     };
-    // Whoever named a size wants to have it. One that sizes itself takes the disk's space as it fills: most programs need none.
-    let holes = setting.bytes.is_none();
-    let open = if holes { SwapFile::open_empty } else { SwapFile::open };
-    let file = open(&dir, bytes & !(CLUSTER_BYTES - 1))?;
     let backend = if setting.io == SwapIo::Threads { Backend::Plain } else { Backend::Uring };
     let io = FileIo::new(file, backend);
     let encryption = if setting.encryption { SwapEncryption::Aead } else { SwapEncryption::None };

@@ -37,8 +37,8 @@ pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
 /// Creates fresh frames when few are free and the budget allows; what single faults need is left.
 pub fn ensure_frames<P: Pager>(core: &Core<P>) {
-    if core.is_plentiful() {
-        return; // all that comes in is new, and needs no frame of the arena
+    if core.takes_new_frames() {
+        return; // no frame of the arena is needed
     }
     let kept = if core.demand.wants_credit() { CREDIT_KEPT } else { 0 };
     while core.frames.free() < BLOCK_PAGES + KEPT_FOR_POOL && core.frames.credit() > kept {
@@ -157,17 +157,19 @@ fn fetch_run<P: Pager>(
     if spare < need {
         return None;
     }
+    let new = len.min(readahead.max(need));
+    if new > 1
+        && core.takes_new_frames()
+        && let Some(n) = fresh::fill_run(core, block.page(start), new)
+    {
+        return Some(n);
+    }
     if (len == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
         return Some(fetch_one(core, block, start, lost));
     }
-    let len = len.min(readahead.max(need));
+    let len = new;
     if len == 0 {
         return None;
-    }
-    if core.is_plentiful()
-        && let Some(n) = fresh::fill_run(core, block.page(start), len)
-    {
-        return Some(n);
     }
     let run = core.frames.take_run(len)?;
     let page = block.page(start);

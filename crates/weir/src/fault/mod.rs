@@ -6,6 +6,7 @@
 
 mod fresh;
 pub mod install;
+mod nearby;
 pub mod readahead;
 pub mod span;
 mod swapin;

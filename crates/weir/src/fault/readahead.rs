@@ -7,11 +7,14 @@
 //! random fault brings one page. Streams that fill whole blocks also run ahead by up to
 //! [`DEPTH_MAX`] blocks, after the faulting thread is awake again.
 //!
+//! Faults close together in time but in no order bring more of their block ([`super::nearby`]).
+//!
 //! Larger strides (a column of a matrix) are followed per thread by [`Strides`].
 //!
 //! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a
 //! fault costs more than 64 zeroed frames.
 
+use super::nearby::Nearby;
 use crate::door::Pager;
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -102,6 +105,10 @@ impl Stream {
     }
 }
 
+/// A window of so many pages belongs to faults in order.
+const IN_ORDER: u32 = 4;
+/// Where a block's state holds what it knows of faults in no order.
+const NEARBY_SHIFT: u32 = 40;
 /// A fault that continues nothing divides the window by this.
 const SHRINK: u32 = 16;
 /// Most pages in RAM that a stream passes over between two faults.
@@ -124,12 +131,18 @@ pub struct Plan {
 /// Plans for a fault at `index` of `block`, under its lock.
 pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State) -> Plan {
     let in_ram = |index: u32| is_in_ram(core, block.page(index));
-    let own = Stream::decode(core.table.block(block).readahead()).map(|s| s.past(index, in_ram));
+    let remembered = core.table.block(block).readahead();
+    let own = Stream::decode(remembered).map(|s| s.past(index, in_ram));
     let before = block.0.checked_sub(1).and_then(|b| live_stream(core, BlockId(b), BLOCK_PAGES - 1));
     let after = block.0.checked_add(1).and_then(|b| live_stream(core, BlockId(b), 0));
     let plentiful = source == State::Absent && core.is_plentiful();
     let stream = next_stream(own, before, after, index);
     let (mut mask, mut stream) = stream.cover(index);
+    let mut nearby = Nearby::decode(remembered >> NEARBY_SHIFT);
+    if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) {
+        nearby = nearby.another(core.stats.faults_major.load(Ordering::Relaxed), core.blocks_in_use());
+        mask |= nearby.pages(index);
+    }
     if plentiful && core.available() > 2 * core.low_mark() {
         mask = u64::MAX;
         stream = Stream { backwards: false, size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..stream };
@@ -138,7 +151,7 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let ahead = (stream.depth > 0 && room > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(block, stream, core.table.pages()))
         .flatten();
-    Plan { mask, state: stream.encode(), ahead }
+    Plan { mask, state: stream.encode() | nearby.encode() << NEARBY_SHIFT, ahead }
 }
 
 /// The stream that a neighbouring block remembers, if its page next to us is still in RAM. A scan leaves a wide stream in every

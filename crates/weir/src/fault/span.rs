@@ -20,7 +20,7 @@ use crate::sync::LockGuard;
 /// Brings in up to `most` whole blocks from `first` on, leaving `state` as their readahead. Returns how many
 /// came; they are the first ones. Stops at a block that is busy, partly there, or dear to fetch.
 pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
-    let plentiful = core.is_plentiful();
+    let plentiful = core.takes_new_frames();
     let room = if plentiful { core.frames.credit() } else { core.frames.free() };
     let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
@@ -49,8 +49,10 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
             core.resident.arrived(&core.table, block, Arrival::Fetched);
         }
     }
-    core.demand.note(came);
-    count(&core.stats.readahead, came);
+    if came > 0 {
+        core.demand.note(came);
+        count(&core.stats.readahead, came);
+    }
     drop(guards);
     came / BLOCK_PAGES
 }

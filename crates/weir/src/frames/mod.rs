@@ -282,7 +282,12 @@ impl Frames {
     /// Takes the right to `n` frames that are not in the arena: they are born elsewhere. False when the
     /// limit does not allow them.
     pub fn take_credit(&self, n: u32) -> bool {
-        let limit = self.limit();
+        self.take_credit_leaving(n, 0)
+    }
+
+    /// As [`Frames::take_credit`], but false too when less than `left` would be left.
+    pub fn take_credit_leaving(&self, n: u32, left: u32) -> bool {
+        let limit = self.limit().saturating_sub(left);
         let more = |existing: u32| (existing + n <= limit).then_some(existing + n);
         self.existing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }

@@ -467,7 +467,11 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         }
     });
     let _ = read; // what could not be read stays where it is
-    moved + move_batch(core, s, press)
+    moved += move_batch(core, s, press);
+    if moved == 0 {
+        s.tier.offer_again(cluster);
+    }
+    moved
 }
 
 /// Writes records that are being moved, and frees their old places.

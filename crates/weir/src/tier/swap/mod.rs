@@ -282,7 +282,7 @@ impl<D: BlockIo> Swap<D> {
 
     /// Bytes of the free clusters that writers may take. Open clusters may take more.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.get(Word::FreeClusters).saturating_sub(self.reserve()) * CLUSTER_BYTES
+        self.shared.available().saturating_sub(self.reserve()) * CLUSTER_BYTES
     }
 
     /// Bytes in the file of live records, with headers and tags.
@@ -319,7 +319,7 @@ impl<D: BlockIo> Swap<D> {
             self.shared.settle_the_dead(&self.dev, self.row());
             self.settling.store(0, Ordering::Release);
         }
-        self.shared.trim(&self.dev, self.row(), self.settings.punches, &self.counters)
+        self.shared.trim(&self.dev, self.row(), self.reserve(), self.settings.punches, &self.counters)
     }
 
     /// References that killed or departed processes took with them, as far as they were counted.
@@ -342,6 +342,11 @@ impl<D: BlockIo> Swap<D> {
     /// here. Each is offered once until another record of it dies.
     pub fn sparse_cluster(&self, share: u64) -> Option<ClusterId> {
         self.shared.sparse(share.max(1))
+    }
+
+    /// Takes the offer of a cluster back that could not be moved for want of room: it may be made again.
+    pub fn offer_again(&self, cluster: ClusterId) {
+        self.shared.untry(cluster);
     }
 
     /// Clusters that only moving may take: without an empty one a full file with dead records in every cluster could

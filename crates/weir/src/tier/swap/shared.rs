@@ -38,6 +38,10 @@ pub(super) enum Word {
     LiveRecords,
     /// Free clusters.
     FreeClusters,
+    /// Those of them that are holes.
+    FreeHoles,
+    /// The file system had no blocks for a hole when it was last asked.
+    NoBlocks,
     /// Bits set in the slot bitmap.
     SlotsTaken,
     /// Where the next free cluster, slot, sparse cluster is looked for.
@@ -51,7 +55,7 @@ pub(super) enum Word {
     /// Processes that joined when no row was left for them.
     Untracked,
 }
-const WORDS: usize = 11;
+const WORDS: usize = 13;
 const LINE_WORDS: usize = 8;
 
 /// Everything shared.
