@@ -106,6 +106,9 @@ pub struct Core<P: Pager> {
     shedding: AtomicBool,
 }
 
+/// Bound of the score that kept copies have.
+const KEEP_BOUND: i32 = 256;
+
 impl<P: Pager> Core<P> {
     /// Builds the state for a pager whose space and arena have the geometry's sizes.
     pub fn new(pager: P, g: Geometry, seed: u64, codec: CodecSetting) -> Result<Core<P>, StartError> {
@@ -295,17 +298,19 @@ impl<P: Pager> Core<P> {
     /// again for the price of a hash: while that guess mostly comes true, and, for single random
     /// faults, while few copies take room from frames.
     pub fn keeps_copies(&self, run: u32) -> bool {
-        let sample = self.keep_sample.fetch_add(1, Ordering::Relaxed).is_multiple_of(16);
+        let score = self.keep_score.load(Ordering::Relaxed);
+        // Samples are kept until their pages go out again, and take room meanwhile: few where there is little hope.
+        let one_in = if score < -KEEP_BOUND / 2 { 64 } else { 16 };
+        let sample = self.keep_sample.fetch_add(1, Ordering::Relaxed).is_multiple_of(one_in);
         let room = self.pool.owned() < self.pool.limit();
         let few = self.kept.load(Ordering::Relaxed) < u64::from(self.frames.limit() / KEPT_SHARE);
-        room && (self.keep_score.load(Ordering::Relaxed) >= 0 || sample) && (run >= 8 || few)
+        room && (score >= 0 || sample) && (run >= 8 || few)
     }
 
     /// A kept copy was found unchanged (or not) when its page went out.
     pub fn kept_was(&self, clean: bool) {
-        const BOUND: i32 = 256;
         let s = self.keep_score.load(Ordering::Relaxed);
-        let next = if clean { (s + 1).min(BOUND) } else { (s - 1).max(-BOUND) };
+        let next = if clean { (s + 1).min(KEEP_BOUND) } else { (s - 1).max(-KEEP_BOUND) };
         self.keep_score.store(next, Ordering::Relaxed);
     }
 
