@@ -277,11 +277,13 @@ pub struct FoundingArgs {
 pub enum Experiment {
     /// Swap-out batching: slots and pages in batches against one by one, 1 and 16 threads
     F1(FoundingRunArgs),
+    /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads
+    F3(FoundingRunArgs),
     /// Compressed cache: none, writeback, writethrough and adaptive, with data of 75 to 175 % of the RAM
     F4(FoundingRunArgs),
 }
 
-/// `weir bench founding f1` and `f4`
+/// `weir bench founding f1`, `f3` and `f4`
 #[derive(Debug, Args)]
 pub struct FoundingRunArgs {
     /// Options of all scenarios.

@@ -27,6 +27,9 @@ pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
 /// Default of `swap-batch`.
 pub const DEFAULT_SWAP_BATCH: u16 = 256;
 
+/// Most pages, and default, of `unmap-batch`.
+pub const UNMAP_BATCH_MAX: u16 = 512;
+
 /// Smallest swap file, in bytes: a few clusters, one of which is kept for moving records.
 pub const SWAP_BYTES_MIN: u64 = 8 << 20;
 
@@ -68,6 +71,8 @@ pub enum OptionId {
     Quiet,
     /// `pager`
     Pager,
+    /// `unmap-batch`
+    UnmapBatch,
 }
 
 /// Everything there is to know about one option.
@@ -108,7 +113,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 16] = [
+pub const OPTIONS: [OptionSpec; 17] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -224,6 +229,17 @@ pub const OPTIONS: [OptionSpec; 16] = [
             "auto|move|copy",
             "auto",
             "How pages travel: by moving them or by copying them",
+        )
+    },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::UnmapBatch,
+            "unmap-batch",
+            "WEIR_UNMAP_BATCH",
+            "N",
+            "512",
+            "Most pages unmapped by one system call, 1 to 512; up to 64, no page tables are moved",
         )
     },
 ];
@@ -345,6 +361,8 @@ pub struct Settings {
     pub quiet: bool,
     /// How pages travel.
     pub pager: Pager,
+    /// Most pages unmapped by one system call.
+    pub unmap_batch: u16,
 }
 
 /// A value that an option does not take.
@@ -394,6 +412,7 @@ impl Settings {
             stats: None,
             quiet: false,
             pager: Pager::Auto,
+            unmap_batch: UNMAP_BATCH_MAX,
         };
         for option in &OPTIONS {
             let given = value(option).filter(|text| !text.trim().is_empty());
@@ -448,6 +467,12 @@ impl Settings {
             OptionId::Pager => {
                 let known = [("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy)];
                 self.pager = choice(text, &known, &[])?;
+            }
+            OptionId::UnmapBatch => {
+                self.unmap_batch = match text.trim().parse() {
+                    Ok(n @ 1..=UNMAP_BATCH_MAX) => n,
+                    _ => return Err(format!("expected a number from 1 to {UNMAP_BATCH_MAX}")),
+                };
             }
         }
         Ok(())
@@ -607,6 +632,7 @@ mod tests {
             ("WEIR_STATS", "/tmp/s.%p"),
             ("WEIR_QUIET", "1"),
             ("WEIR_PAGER", "copy"),
+            ("WEIR_UNMAP_BATCH", "1"),
         ])
         .unwrap();
         let expected = Settings {
@@ -628,6 +654,7 @@ mod tests {
             stats: Some(PathBuf::from("/tmp/s.%p")),
             quiet: true,
             pager: Pager::Copy,
+            unmap_batch: 1,
         };
         assert_eq!(s, expected);
     }

@@ -6,6 +6,7 @@ pub mod policy;
 pub mod swapping;
 
 use crate::config::Codec as CodecSetting;
+use crate::config::UNMAP_BATCH_MAX;
 use crate::demand::Demand;
 use crate::door::Pager;
 use crate::error::StartError;
@@ -92,6 +93,8 @@ pub struct Core<P: Pager> {
     keep_sample: AtomicU32,
     /// Pages in frames with a kept copy.
     kept: AtomicU64,
+    /// Most pages unmapped by one system call; up to a block, none are lifted.
+    pub unmap_batch: u32,
     /// What faults ask for.
     pub demand: Demand,
     /// Frames freed so far by anybody: whether there is progress.
@@ -132,6 +135,7 @@ impl<P: Pager> Core<P> {
             keep_score: AtomicI32::new(0),
             keep_sample: AtomicU32::new(0),
             kept: AtomicU64::new(0),
+            unmap_batch: UNMAP_BATCH_MAX.into(),
             demand: Demand::default(),
             progress: AtomicU64::new(0),
             pinned: AtomicU64::new(0),

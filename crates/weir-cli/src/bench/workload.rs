@@ -222,13 +222,16 @@ impl Data {
             }
             Ok(())
         };
-        let before = Written::now();
+        let (before, flushes) = (Written::now(), flush_interrupts());
+        let started = Instant::now();
         let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
             let spawn = |_| scope.spawn(|| timed(length, one_part));
             join_all((0..threads).map(spawn).collect())
         });
         let mut result = summary(measured)?;
         result["pages_per_s"] = json!(result["ops_per_s"].as_f64().map(|ops| ops * SWEEP_PAGES as f64));
+        let flushes = flush_interrupts().zip(flushes).map(|(now, then)| now.saturating_sub(then));
+        result["flush_interrupts_per_s"] = json!(flushes.map(|n| n as f64 / started.elapsed().as_secs_f64()));
         result["written"] = json!(Written::now().since(before));
         Ok(result)
     }
@@ -301,6 +304,16 @@ struct Written {
     own_bytes: Option<u64>,
     /// By the kernel's own swap, of all processes.
     kernel_swap_bytes: Option<u64>,
+}
+
+/// Interrupts so far that told a processor to forget mappings, of all processes; `None` where the kernel does not count them.
+fn flush_interrupts() -> Option<u64> {
+    flush_interrupts_of(&std::fs::read_to_string("/proc/interrupts").ok()?)
+}
+
+fn flush_interrupts_of(interrupts: &str) -> Option<u64> {
+    let line = interrupts.lines().find_map(|line| line.trim_start().strip_prefix("TLB:"))?;
+    Some(line.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok()).sum())
 }
 
 impl Written {
@@ -451,6 +464,14 @@ mod tests {
             let (p50, p99, p999) = (row["p50_ns"].as_u64(), row["p99_ns"].as_u64(), row["p999_ns"].as_u64());
             assert!(p50 <= p99 && p99 <= p999, "{phase}");
         }
+    }
+
+    #[test]
+    fn flush_interrupts_are_summed_over_the_processors() {
+        let text =
+            "           CPU0       CPU1\n  9:  1  2  IO-APIC\nTLB:   78019056   73907457   TLB shootdowns\n";
+        assert_eq!(flush_interrupts_of(text), Some(78_019_056 + 73_907_457));
+        assert_eq!(flush_interrupts_of("  9:  1  2  IO-APIC\n"), None);
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Engine<KernelPager> {
                 Err(e) => return Err(StartError::Swap(e)),
             }
         }
+        core.unmap_batch = settings.unmap_batch.into();
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);

@@ -218,6 +218,19 @@ fn a_lift_ends_at_pages_that_must_stay() {
 }
 
 #[test]
+fn pages_can_be_unmapped_one_by_one_by_the_same_code() {
+    let mut core = lifting_core();
+    (0..4).for_each(|b| fill_block(&core, b, text));
+    core.unmap_batch = 1;
+    assert_eq!(unmap(&core, BlockId(1)), Unmapped::Staged(64));
+    assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 64);
+    core.unmap_batch = 10;
+    assert_eq!(unmap(&core, BlockId(2)), Unmapped::Staged(64));
+    assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 64 + 7);
+    core.validate(1024).unwrap();
+}
+
+#[test]
 fn once_the_kernel_may_use_pages_behind_our_back_none_is_lifted() {
     let core = lifting_core();
     (0..4).for_each(|b| fill_block(&core, b, text));

@@ -2,7 +2,7 @@
 
 use super::lift::lift;
 use crate::door::Pager;
-use crate::page::id::{next_run, run_mask};
+use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{PageWord, State, Word};
 use crate::page::{BlockId, PageId, WindowId};
@@ -32,7 +32,7 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
         core.resident.arrived(&core.table, block, Arrival::Fetched);
         return Unmapped::Nothing;
     }
-    if core.frames.can_lift() {
+    if core.frames.can_lift() && core.unmap_batch > BLOCK_PAGES {
         if let Some(done) = lift(core, block, guard) {
             if row.resident() > 0 {
                 core.resident.arrived(&core.table, block, Arrival::Fetched);
@@ -135,9 +135,11 @@ pub fn drain_runs<P: Pager>(
     moved: impl Fn(PageWord<'_>),
 ) -> u64 {
     const RETRIES: u32 = 10_000;
-    let mask = if core.pager.sweeps_holes() { mask } else { mask & resident_of(core, block) };
+    let whole = core.pager.sweeps_holes() && core.unmap_batch >= BLOCK_PAGES;
+    let mask = if whole { mask } else { mask & resident_of(core, block) };
     let (mut gone, mut at, mut tries) = (0u64, 0, 0);
     while let Some((start, len)) = next_run(mask, at) {
+        let len = len.min(core.unmap_batch);
         let (d, arrived) = core.pager.drain(window.slot(start), block.page(start), len);
         stats::add(&core.stats.unmap_calls, 1);
         for i in start..start + d.pages {

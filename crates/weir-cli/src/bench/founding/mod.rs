@@ -1,6 +1,7 @@
 //! `weir bench founding`: the experiments of the reports that Weir was founded on, with the mechanism off and on in one run.
 
 mod f1;
+mod f3;
 mod f4;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ use crate::term;
 pub fn founding(args: &FoundingArgs) -> anyhow::Result<ExitCode> {
     match &args.experiment {
         Experiment::F1(args) => finish(args, f1::run(args)?, f1::human),
+        Experiment::F3(args) => finish(args, f3::run(args)?, f3::human),
         Experiment::F4(args) => finish(args, f4::run(args)?, f4::human),
     }
 }
