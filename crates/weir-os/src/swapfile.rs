@@ -88,7 +88,7 @@ impl SwapFile {
         Ok(file)
     }
 
-    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for a part of it before that is written, as
+    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for it before it is written, as
     /// long as `leaves` bytes stay free on the disk.
     pub fn open_empty(dir: &CStr, bytes: u64, leaves: u64) -> Result<SwapFile, OpenError> {
         let mut file = SwapFile::create(dir, bytes)?;
@@ -199,10 +199,7 @@ impl SwapFile {
         {
             return Err(Errno::ENOSPC);
         }
-        allocate(self.fd, offset, len).inspect_err(|_| {
-            // What it got before the disk was full would be lost to everybody.
-            let _ = self.punch(offset, len);
-        })
+        allocate(self.fd, offset, len)
     }
 }
 

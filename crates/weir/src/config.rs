@@ -239,7 +239,7 @@ pub const OPTIONS: [OptionSpec; 17] = [
             "WEIR_UNMAP_BATCH",
             "N",
             "512",
-            "Most pages unmapped by one system call, 1 to 512; up to 64, no page tables are moved",
+            "Most pages unmapped by one system call, 1 to 512; below 512 no page tables are moved",
         )
     },
 ];

@@ -245,7 +245,10 @@ impl<P: Pager> Core<P> {
 
     /// Whether what comes in gets new frames, and none is needed in the arena yet.
     pub fn takes_new_frames(&self) -> bool {
-        self.is_plentiful() && self.frames.credit() > NEW_FRAMES_LEAVE
+        // Frames that the program has freed are used again first.
+        self.is_plentiful()
+            && self.frames.credit() > NEW_FRAMES_LEAVE
+            && self.frames.free() <= NEW_FRAMES_LEAVE
     }
 
     /// Turns free frames into room for new ones, or the reverse, as faults want it. Returns how many.

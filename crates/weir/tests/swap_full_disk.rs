@@ -105,14 +105,14 @@ fn what_was_allocated_is_written_although_the_disk_is_full_and_punched_space_may
     for backend in [Backend::Uring, Backend::Plain] {
         // A disk for each: the kernel may close the files of a ring a little later than we do.
         let disk = Disk::new("weir-full");
-        let file = SwapFile::open(&disk.path(), 10 * MIB).unwrap();
+        let file = SwapFile::open(&disk.path(), 8 * MIB).unwrap();
         let io = FileIo::new(file, backend);
-        let tier = Swap::new(io, 10 * MIB, SwapSettings::default(), SwapEncryption::Aead).unwrap();
+        let tier = Swap::new(io, 8 * MIB, SwapSettings::default(), SwapEncryption::Aead).unwrap();
         let (mut writer, mut cache) = (Writer::new(1 << 20).unwrap(), SlotCache::new(64));
         let others = disk.fill(MIB / 2);
-        // 1. The disk is full, the file is not: 4 of 5 clusters (one is kept for moving) take 2 batches each.
+        // 1. The disk is full, the file is not: 3 of 4 clusters (one is kept for moving) take 2 batches each.
         let mut all = Vec::new();
-        for i in 0..8 {
+        for i in 0..6 {
             batch(&tier, &mut writer, &mut cache, i * 1000).unwrap();
             all.extend(writer.written());
         }
@@ -120,12 +120,12 @@ fn what_was_allocated_is_written_although_the_disk_is_full_and_punched_space_may
         // 2. All is freed and given back to the disk, where somebody takes it.
         all.iter().for_each(|(_, slot)| tier.free(&mut cache, *slot));
         writer.close(&tier);
-        assert_eq!((tier.trim(), tier.trim()), (0, 4));
+        assert_eq!((tier.trim(), tier.trim()), (0, 3));
         let taken = disk.fill(MIB / 2);
-        // 3. The cluster that was never written has its blocks, for moving; the others are full, not broken.
+        // 3. The one cluster that was never written has its blocks; the others are full, not broken.
+        assert_eq!(batch(&tier, &mut writer, &mut cache, 0), Ok(writer.pages().count()));
+        batch(&tier, &mut writer, &mut cache, 1000).unwrap();
         assert_eq!(batch(&tier, &mut writer, &mut cache, 2000), Err(SwapError::Full));
-        let mut mover = Writer::for_moving(1 << 20).unwrap();
-        batch(&tier, &mut mover, &mut cache, 1000).unwrap();
         assert_eq!(tier.is_latched(), None);
         tier.validate().unwrap();
         // 4. Once there is space again, writing goes on.
@@ -137,26 +137,24 @@ fn what_was_allocated_is_written_although_the_disk_is_full_and_punched_space_may
 }
 
 #[test]
-fn a_file_that_takes_space_as_it_fills_stops_where_the_disk_ends_and_goes_on_when_there_is_room() {
+fn a_file_that_takes_its_space_later_is_refused_by_a_full_disk_and_goes_on_when_there_is_room() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for backend in [Backend::Uring, Backend::Plain] {
-        let disk = Disk::new("weir-grows");
+        let disk = Disk::new("weir-later");
         let before = disk.free();
-        let file = SwapFile::open_empty(&disk.path(), 16 * MIB, MIB).unwrap();
+        let file = SwapFile::open_empty(&disk.path(), 16 * MIB, 4 * MIB).unwrap();
         assert!(disk.free() >= before - MIB, "it takes nothing yet");
-        let settings = SwapSettings { holes: true, ..SwapSettings::default() };
+        let settings = SwapSettings { blocks_later: true, ..SwapSettings::default() };
         let tier = Swap::new(FileIo::new(file, backend), 16 * MIB, settings, SwapEncryption::Aead).unwrap();
         let (mut writer, mut cache) = (Writer::new(1 << 20).unwrap(), SlotCache::new(64));
-        // Room for two clusters of two batches each, one that is kept for moving, and a little.
-        let others = disk.fill(8 * MIB);
-        for i in 0..4 {
-            batch(&tier, &mut writer, &mut cache, i * 1000).unwrap();
-        }
-        assert_eq!(batch(&tier, &mut writer, &mut cache, 9000), Err(SwapError::Full));
-        assert_eq!(tier.is_latched(), None);
-        tier.validate().unwrap();
+        // There is room for the file, but not for others beside it.
+        let others = disk.fill(18 * MIB);
+        assert_eq!(batch(&tier, &mut writer, &mut cache, 0), Err(SwapError::Full));
+        assert_eq!((tier.is_latched(), tier.free_bytes()), (None, 0));
+        assert!(disk.free() >= 17 * MIB, "nothing was taken");
         drop(others);
         assert_eq!(writer.write(&tier, &mut cache), Ok(writer.pages().count()));
+        assert!(disk.free() <= before - 16 * MIB, "it has all its blocks");
         tier.validate().unwrap();
     }
 }

@@ -26,10 +26,10 @@ pub fn auto_bytes(space: Space, budget: u64) -> Option<u64> {
 /// Makes the swap file that the setting asks for; one of a size that was named has all its blocks from the start.
 pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swapping<FileIo>, SwapFileError> {
     let dir = CString::new(setting.dir.as_os_str().as_bytes()).map_err(|_| SwapFileError::Name)?;
-    let (bytes, file, holes) = match setting.bytes {
+    let (bytes, file, blocks_later) = match setting.bytes {
         // Whoever named a size wants to have it.
         Some(bytes) => (bytes, SwapFile::open(&dir, bytes & !(CLUSTER_BYTES - 1))?, false),
-        // Most programs need none: the disk's space is taken as the file fills.
+        // Most programs need none: the disk's space is taken when the first page goes there.
         None => {
             let space = space(&dir).map_err(OpenError::Folder)?;
             let bytes = auto_bytes(space, budget).ok_or(SwapFileError::TooLittle(space.free))?;
@@ -39,7 +39,7 @@ pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swappi
     let backend = if setting.io == SwapIo::Threads { Backend::Plain } else { Backend::Uring };
     let io = FileIo::new(file, backend);
     let encryption = if setting.encryption { SwapEncryption::Aead } else { SwapEncryption::None };
-    let tier = Swap::new(io, bytes, SwapSettings { holes, ..SwapSettings::default() }, encryption)?;
+    let tier = Swap::new(io, bytes, SwapSettings { blocks_later, ..SwapSettings::default() }, encryption)?;
     Ok(Swapping::new(tier, policy, setting.batch)?)
 }
 

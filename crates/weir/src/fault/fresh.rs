@@ -13,6 +13,7 @@ use weir_os::uffd::Wake;
 /// does not allow so many new frames, or the kernel gave none. Else how many pages arrived.
 pub fn fill_run<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> Option<u32> {
     let untouched = |i: &u32| core.table.word(PageId(page.0 + i)).load().state() == State::Absent;
+    let len = len.min(core.frames.credit().saturating_sub(NEW_FRAMES_LEAVE));
     let len = (0..len).take_while(untouched).count() as u32;
     if len == 0 || !core.frames.take_credit_leaving(len, NEW_FRAMES_LEAVE) {
         return None;

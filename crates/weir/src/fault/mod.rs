@@ -100,7 +100,8 @@ fn resolve_in_ram<P: Pager>(
     // 4. How much to bring: the page, and what readahead expects next.
     let plan = readahead::plan(core, block, index, word.state());
     if word.state() == State::Swapped {
-        return Err(plan);
+        // What is in the pool comes by faults of its own.
+        return Err(Plan { mask: install::swapped_of(core, block, plan.mask), ..plan });
     }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
     // 5. Fetch and install, the faulted page's run first.

@@ -1,6 +1,7 @@
 //! Unmap: a block's pages move into an empty window, one MOVE per run, one TLB flush per MOVE.
 
 use super::lift::lift;
+use crate::config::UNMAP_BATCH_MAX;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
@@ -32,7 +33,7 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
         core.resident.arrived(&core.table, block, Arrival::Fetched);
         return Unmapped::Nothing;
     }
-    if core.frames.can_lift() && core.unmap_batch > BLOCK_PAGES {
+    if core.frames.can_lift() && core.unmap_batch >= UNMAP_BATCH_MAX.into() {
         if let Some(done) = lift(core, block, guard) {
             if row.resident() > 0 {
                 core.resident.arrived(&core.table, block, Arrival::Fetched);

@@ -436,16 +436,11 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     let Some(mut mover) = s.mover() else { return 0 };
     let Some(cluster) = s.tier.sparse_cluster(SPARSE) else { return 0 };
     let (press, scratch) = &mut *mover;
-    let (mut moved, mut refused) = (0, false);
-    let mut go = |press: &mut Press| {
-        let batch = move_batch(core, s, press);
-        refused |= batch.is_none();
-        batch.unwrap_or(0)
-    };
+    let mut moved = 0;
     let read = s.tier.each_in_cluster(cluster, scratch, |page, seen, record| {
         let Ok((codec, bytes)) = record else { return };
         if press.writer.bytes() >= BATCH_BYTES || press.writer.pages().count() == PAGES {
-            moved += go(press);
+            moved += move_batch(core, s, press);
         }
         if page.0 >= core.table.pages() {
             return;
@@ -472,17 +467,12 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         }
     });
     let _ = read; // what could not be read stays where it is
-    moved += go(press);
-    if refused {
-        s.tier.offer_again(cluster); // there was no place for them now; there may be one later
-    }
-    moved
+    moved + move_batch(core, s, press)
 }
 
-/// Writes records that are being moved, and frees their old places. How many; `None`: there was no place for them.
-fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> Option<u32> {
-    let result = press.writer.write(&s.tier, &mut press.cache);
-    let done = result.is_ok();
+/// Writes records that are being moved, and frees their old places.
+fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press) -> u32 {
+    let done = press.writer.write(&s.tier, &mut press.cache).is_ok();
     let (mut list, mut n) = ([(PageId(0), None); PAGES], 0);
     let written = press.writer.written().map(|(page, slot)| (page, Some(slot)));
     let unwritten = press.writer.pages().filter(|_| !done).map(|page| (page, None));
@@ -508,7 +498,7 @@ fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press
     press.writer.clear();
     s.announce();
     count(&core.stats.swap_moved, moved);
-    (result != Err(SwapError::Full)).then_some(moved)
+    moved
 }
 
 /// The background thread's part: room in the file, before it gets short. Now and then (`trim`) blocks go back to the file

@@ -11,12 +11,10 @@
 //! | open | closed | `close`: full, given up, or its owner is dead (`trim`) |
 //! | open, closed | free | `close` without records, `sub` of the last record of a closed one |
 //! | free | open, then free and punched | `trim`: was free at two calls in a row |
-//!
-//! A cluster begins free, and punched if the file takes its space as it needs it.
 
 use super::CLUSTER_BYTES;
 use super::counters::Counters;
-use super::shared::{PROCESSES, Shared, Word};
+use super::shared::{BLOCKS_REFUSED, BLOCKS_THERE, PROCESSES, Shared, Word};
 use crate::door::BlockIo;
 use crate::page::ClusterId;
 use crate::stats::add;
@@ -60,6 +58,7 @@ impl Cluster {
     pub fn is_open(self) -> bool {
         self.0 & STATE == OPEN
     }
+    #[cfg(test)]
     pub fn is_punched(self) -> bool {
         self.0 & PUNCHED != 0
     }
@@ -74,16 +73,30 @@ impl Shared {
         Cluster(self.cluster_word(id).load(Ordering::Acquire))
     }
 
-    /// Nothing has space yet. Before anybody else is there.
-    pub fn begin_with_holes(&self) {
-        for id in (0..self.cluster_count()).map(ClusterId) {
-            self.cluster_word(id).store(PUNCHED, Ordering::Relaxed);
+    /// Whether the file has its blocks; asks for them if it was made without. A process killed meanwhile, or another one that
+    /// asks at the same time, does no harm: asking twice for the same blocks gives them once.
+    pub fn has_blocks<D: BlockIo>(&self, dev: &D) -> bool {
+        let word = self.word(Word::Blocks);
+        let before = word.load(Ordering::Acquire);
+        if before == BLOCKS_THERE {
+            return true;
         }
-        self.word(Word::FreeHoles).store(self.cluster_count().into(), Ordering::Relaxed);
+        match dev.allocate(0, u64::from(self.cluster_count()) * CLUSTER_BYTES) {
+            // Where blocks cannot be allocated ahead a write finds out.
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                word.store(BLOCKS_THERE, Ordering::Release);
+                true
+            }
+            Err(Errno::ENOSPC | Errno::EDQUOT) => {
+                let _ = word.compare_exchange(before, BLOCKS_REFUSED, Ordering::AcqRel, Ordering::Relaxed);
+                false
+            }
+            Err(_) => false, // this process's own trouble, not everybody's
+        }
     }
 
     /// Takes a free cluster for the process in row `owner`: one after the last taken, if possible not one
-    /// that must be allocated again. `None`: only `reserve` clusters are free, or could be had on a full disk.
+    /// that must be allocated again. `None`: only `reserve` clusters are free.
     pub fn take<D: BlockIo>(
         &self,
         dev: &D,
@@ -91,55 +104,29 @@ impl Shared {
         reserve: u64,
         counters: &Counters,
     ) -> Option<ClusterId> {
-        if self.get(Word::FreeClusters) <= reserve {
+        if !self.has_blocks(dev) {
             return None;
         }
-        if self.free_with_blocks() < reserve {
-            // Whoever moves records must not depend on what the disk has left by then.
-            let id = self.open_hole(dev, owner)?;
-            self.set_free(id, 0);
-        }
-        let taken = self.open_with_blocks(owner, reserve).or_else(|| self.open_hole(dev, owner))?;
-        self.word(Word::ClusterHand).store(u64::from(taken.0) + 1, Ordering::Relaxed);
-        add(&counters.clusters_taken, 1);
-        Some(taken)
-    }
-
-    /// Free clusters that can be written without asking the file system.
-    fn free_with_blocks(&self) -> u64 {
-        self.get(Word::FreeClusters).saturating_sub(self.get(Word::FreeHoles))
-    }
-
-    /// Free clusters that can be had, as far as is known.
-    pub fn available(&self) -> u64 {
-        if self.get(Word::NoBlocks) == 0 { self.get(Word::FreeClusters) } else { self.free_with_blocks() }
-    }
-
-    fn open_with_blocks(&self, owner: u16, reserve: u64) -> Option<ClusterId> {
-        if self.free_with_blocks() <= reserve {
-            return None;
-        }
-        self.around(Word::ClusterHand).find(|id| self.try_open(*id, 0, owner))
-    }
-
-    /// Opens a hole and has it allocated.
-    fn open_hole<D: BlockIo>(&self, dev: &D, owner: u16) -> Option<ClusterId> {
-        if self.get(Word::FreeHoles) == 0 {
-            return None;
-        }
-        let id = self.around(Word::ClusterHand).find(|id| self.try_open(*id, PUNCHED, owner))?;
-        match dev.allocate(u64::from(id.0) * CLUSTER_BYTES, CLUSTER_BYTES) {
-            // Without the means to allocate a write finds out.
-            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
-                self.word(Word::NoBlocks).store(0, Ordering::Relaxed);
-                Some(id)
-            }
-            Err(_) => {
-                self.word(Word::NoBlocks).store(1, Ordering::Relaxed);
-                self.set_free(id, PUNCHED);
-                None // the other holes would fare no better
+        for punched in [0, PUNCHED] {
+            for id in self.around(Word::ClusterHand) {
+                if self.get(Word::FreeClusters) <= reserve {
+                    return None;
+                }
+                if !self.try_open(id, punched, owner) {
+                    continue;
+                }
+                let offset = u64::from(id.0) * CLUSTER_BYTES;
+                if punched != 0 && dev.allocate(offset, CLUSTER_BYTES).is_err_and(|e| e != Errno::EOPNOTSUPP)
+                {
+                    self.set_free(id, PUNCHED);
+                    return None; // the disk is full; the others that were punched would fare no better
+                }
+                self.word(Word::ClusterHand).store(u64::from(id.0) + 1, Ordering::Relaxed);
+                add(&counters.clusters_taken, 1);
+                return Some(id);
             }
         }
+        None
     }
 
     /// All clusters, beginning at a hand.
@@ -158,16 +145,14 @@ impl Shared {
         let opened = fits && word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if opened {
             self.word(Word::FreeClusters).fetch_sub(1, Ordering::Relaxed);
-            self.word(Word::FreeHoles).fetch_sub(u64::from(punched != 0), Ordering::Relaxed);
         }
         opened
     }
 
     /// Frees an open cluster of ours that holds nothing.
     fn set_free(&self, id: ClusterId, flags: u64) {
-        self.word(Word::FreeHoles).fetch_add(u64::from(flags & PUNCHED != 0), Ordering::Relaxed);
-        self.word(Word::FreeClusters).fetch_add(1, Ordering::Relaxed);
         self.cluster_word(id).store(flags, Ordering::Release);
+        self.word(Word::FreeClusters).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts records that are about to be published into an open cluster of ours.
@@ -243,17 +228,9 @@ impl Shared {
         Some(id)
     }
 
-    /// A cluster that was offered by `sparse` could not be moved for want of room: it may be offered again.
-    pub fn untry(&self, id: ClusterId) {
-        self.cluster_word(id).fetch_and(!TRIED, Ordering::Relaxed);
-    }
-
-    /// Punches up to `most` clusters that were free at the last call too, but for `reserve`; marks the others that are
-    /// free.
-    pub fn trim<D: BlockIo>(&self, dev: &D, owner: u16, reserve: u64, most: u32, counters: &Counters) -> u32 {
+    /// Punches up to `most` clusters that were free at the last call too; marks the others that are free.
+    pub fn trim<D: BlockIo>(&self, dev: &D, owner: u16, most: u32, counters: &Counters) -> u32 {
         let mut punched = 0;
-        // A full disk is asked again now and then.
-        self.word(Word::NoBlocks).store(0, Ordering::Relaxed);
         for id in (0..self.cluster_count()).map(ClusterId) {
             if punched == most || self.get(Word::NoPunch) != 0 {
                 break;
@@ -261,9 +238,6 @@ impl Shared {
             let word = self.cluster_word(id);
             let w = word.load(Ordering::Relaxed);
             if w & STATE != 0 || w & WRITTEN == 0 {
-                continue;
-            }
-            if w & IDLE != 0 && self.free_with_blocks() <= reserve {
                 continue;
             }
             if w & IDLE == 0 {

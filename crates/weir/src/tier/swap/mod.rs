@@ -98,13 +98,13 @@ pub struct SwapSettings {
     pub slots: u32,
     /// Clusters punched by one `trim` at most.
     pub punches: u32,
-    /// The device is one large hole: every cluster's space must be allocated before it is first written.
-    pub holes: bool,
+    /// The device has no blocks yet: they are allocated, all at once, before the first write.
+    pub blocks_later: bool,
 }
 
 impl Default for SwapSettings {
     fn default() -> Self {
-        SwapSettings { slots: 0, punches: 16, holes: false }
+        SwapSettings { slots: 0, punches: 16, blocks_later: false }
     }
 }
 
@@ -149,7 +149,8 @@ impl<D: BlockIo> Swap<D> {
             SwapEncryption::Aead => Seal::Cipher(Cipher::new().map_err(SwapError::Memory)?),
             SwapEncryption::None => Seal::Checksum(u64::from_le_bytes(seed)),
         };
-        let shared = Shared::new(clusters, slots, settings.holes).map_err(SwapError::Memory)?;
+        let blocks = if settings.blocks_later { shared::BLOCKS_LATER } else { shared::BLOCKS_THERE };
+        let shared = Shared::new(clusters, slots, blocks).map_err(SwapError::Memory)?;
         let row = shared.join(&dev, sys::getpid(), 0);
         Ok(Swap {
             dev,
@@ -282,7 +283,10 @@ impl<D: BlockIo> Swap<D> {
 
     /// Bytes of the free clusters that writers may take. Open clusters may take more.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.available().saturating_sub(self.reserve()) * CLUSTER_BYTES
+        if self.shared.get(Word::Blocks) == shared::BLOCKS_REFUSED {
+            return 0;
+        }
+        self.shared.get(Word::FreeClusters).saturating_sub(self.reserve()) * CLUSTER_BYTES
     }
 
     /// Bytes in the file of live records, with headers and tags.
@@ -319,7 +323,10 @@ impl<D: BlockIo> Swap<D> {
             self.shared.settle_the_dead(&self.dev, self.row());
             self.settling.store(0, Ordering::Release);
         }
-        self.shared.trim(&self.dev, self.row(), self.reserve(), self.settings.punches, &self.counters)
+        if self.shared.get(Word::Blocks) == shared::BLOCKS_REFUSED {
+            self.shared.has_blocks(&self.dev); // there may be room by now
+        }
+        self.shared.trim(&self.dev, self.row(), self.settings.punches, &self.counters)
     }
 
     /// References that killed or departed processes took with them, as far as they were counted.
@@ -342,11 +349,6 @@ impl<D: BlockIo> Swap<D> {
     /// here. Each is offered once until another record of it dies.
     pub fn sparse_cluster(&self, share: u64) -> Option<ClusterId> {
         self.shared.sparse(share.max(1))
-    }
-
-    /// Takes the offer of a cluster back that could not be moved for want of room: it may be made again.
-    pub fn offer_again(&self, cluster: ClusterId) {
-        self.shared.untry(cluster);
     }
 
     /// Clusters that only moving may take: without an empty one a full file with dead records in every cluster could

@@ -38,10 +38,6 @@ pub(super) enum Word {
     LiveRecords,
     /// Free clusters.
     FreeClusters,
-    /// Those of them that are holes.
-    FreeHoles,
-    /// The file system had no blocks for a hole when it was last asked.
-    NoBlocks,
     /// Bits set in the slot bitmap.
     SlotsTaken,
     /// Where the next free cluster, slot, sparse cluster is looked for.
@@ -54,8 +50,17 @@ pub(super) enum Word {
     NoPunch,
     /// Processes that joined when no row was left for them.
     Untracked,
+    /// Whether the file has its blocks: [`BLOCKS_LATER`], [`BLOCKS_THERE`] or [`BLOCKS_REFUSED`].
+    Blocks,
 }
-const WORDS: usize = 13;
+const WORDS: usize = 12;
+
+/// They are asked for when the first cluster is taken.
+pub(super) const BLOCKS_LATER: u64 = 0;
+/// For good.
+pub(super) const BLOCKS_THERE: u64 = 1;
+/// The disk had no room for them when it was asked last.
+pub(super) const BLOCKS_REFUSED: u64 = 2;
 const LINE_WORDS: usize = 8;
 
 /// Everything shared.
@@ -90,7 +95,7 @@ impl Located {
 }
 
 impl Shared {
-    pub fn new(clusters: u32, slots: u32, holes: bool) -> Result<Shared, Errno> {
+    pub fn new(clusters: u32, slots: u32, blocks: u64) -> Result<Shared, Errno> {
         let shared = Shared {
             words: Table::shared(WORDS, c"weir-swap")?,
             slots: Table::shared(slots as usize, c"weir-swap-slots")?,
@@ -99,9 +104,7 @@ impl Shared {
             processes: Table::shared(PROCESSES, c"weir-swap")?,
         };
         shared.word(Word::FreeClusters).store(u64::from(clusters), Ordering::Relaxed);
-        if holes {
-            shared.begin_with_holes();
-        }
+        shared.word(Word::Blocks).store(blocks, Ordering::Relaxed);
         Ok(shared)
     }
 
