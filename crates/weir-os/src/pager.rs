@@ -627,3 +627,30 @@ fn read_forced(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
         if r? == len { Ok(()) } else { Err(Errno::EFAULT) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_fill_a_run_that_crosses_mappings_page_by_page_and_come_at_once_where_it_does_not() {
+        let space = Mapping::reserve(0, 2 * CHUNK_PAGES * PAGE_BYTES).unwrap();
+        let arena = Mapping::anon(CHUNK_PAGES * PAGE_BYTES).unwrap();
+        // SAFETY: memory of this test's.
+        unsafe { mem::protect(space.base(), 33 * PAGE_BYTES, mem::PROT_RW).unwrap() };
+        // Nobody touches a page that is missing: no thread needs to answer.
+        let pager = KernelPager::open_over(Kind::Auto, Intake::InThread, space, arena, 0).unwrap();
+        let first = pager.fill_zeros(0, CHUNK_PAGES, Wake::Yes);
+        assert_eq!((first.done, first.stop), (PAGE_BYTES, Some(Errno::EAGAIN)), "ask again for the rest");
+        let rest = pager.fill_zeros(1, 32, Wake::Yes);
+        assert_eq!((rest.done, rest.stop), (32 * PAGE_BYTES, None));
+        let twice = pager.fill_zeros(5, 1, Wake::Yes);
+        assert_eq!((twice.done, twice.stop), (0, Some(Errno::EEXIST)));
+        // SAFETY: mapped, present, and this test's alone.
+        let bytes = unsafe { core::slice::from_raw_parts(pager.space_base() as *const u8, 33 * PAGE_BYTES) };
+        assert!(bytes.iter().all(|b| *b == 0));
+        pager.grow(0, CHUNK_PAGES).unwrap();
+        // SAFETY: the frame was just made, and nobody else uses it.
+        assert!(unsafe { pager.frame(CHUNK_PAGES - 1) }.iter().all(|b| *b == 0));
+    }
+}

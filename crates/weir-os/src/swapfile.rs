@@ -1,5 +1,5 @@
-//! The swap file: unnamed, readable by nobody else, with its blocks allocated when it is made or part by part before they
-//! are written, and read and written past the page cache where the file system allows that.
+//! The swap file: unnamed, readable by nobody else, with its blocks allocated when it is made or before the first write,
+//! and read and written past the page cache where the file system allows that.
 
 use crate::sys::{self, Errno, syscall};
 use core::ffi::CStr;

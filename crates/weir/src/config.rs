@@ -24,7 +24,7 @@ pub const DEFAULT_MIN_ALLOC: u64 = 1 << 10;
 /// Default folder of the swap file: on a disk where `/tmp` may be in RAM.
 pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
 
-/// Default of `swap-batch`.
+/// Most pages, and default, of `swap-batch`.
 pub const DEFAULT_SWAP_BATCH: u16 = 256;
 
 /// Most pages, and default, of `unmap-batch`.
@@ -469,10 +469,7 @@ impl Settings {
                 self.pager = choice(text, &known, &[])?;
             }
             OptionId::UnmapBatch => {
-                self.unmap_batch = match text.trim().parse() {
-                    Ok(n @ 1..=UNMAP_BATCH_MAX) => n,
-                    _ => return Err(format!("expected a number from 1 to {UNMAP_BATCH_MAX}")),
-                };
+                self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?;
             }
         }
         Ok(())
@@ -547,13 +544,15 @@ fn set_swap(setting: Option<&mut SwapSetting>, option: OptionId, text: &str) -> 
             setting.io = choice(text, &known, &[])?;
         }
         _ => {
-            setting.batch = match text.trim().parse() {
-                Ok(n @ 1..=256) => n,
-                _ => return Err("expected a whole number from 1 to 256".to_owned()),
-            }
+            setting.batch = whole_number(text, DEFAULT_SWAP_BATCH)?;
         }
     }
     Ok(())
+}
+
+fn whole_number(text: &str, most: u16) -> Result<u16, String> {
+    let number = text.trim().parse().ok().filter(|n| (1..=most).contains(n));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
 }
 
 fn percent(text: &str) -> Result<u8, String> {

@@ -131,6 +131,11 @@ pub fn number(value: &Value) -> String {
     })
 }
 
+/// How many times, or a dash.
+pub fn times(value: &Value) -> String {
+    value.as_f64().map_or("-".to_owned(), |v| format!("{}x", super::table::short(v)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

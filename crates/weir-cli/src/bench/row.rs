@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::disk::times;
 use super::{median, table};
 
 /// One row of the table: a number of one phase, and what is wanted of it.
@@ -88,11 +89,10 @@ pub fn grid(rows: &[Row], report: &Value, weir: &[Side<'_>]) -> String {
     headers.push("target");
     let line = |(row, values): (&Row, &Value)| {
         let show = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| table::short(v * row.scale));
-        let gain = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
         let mut line = vec![row.label.to_owned(), row.unit.to_owned()];
         line.extend(["native", "rival"].map(|side| show(&values[side])));
         line.extend(weir.iter().map(|(side, _)| show(&values[*side]["value"])));
-        line.extend(weir.iter().map(|(side, _)| gain(&values[*side]["ratio"])));
+        line.extend(weir.iter().map(|(side, _)| times(&values[*side]["ratio"])));
         line.push(format!("{}x", row.target));
         line
     };

@@ -133,8 +133,12 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let in_ram = |index: u32| is_in_ram(core, block.page(index));
     let remembered = core.table.block(block).readahead();
     let own = Stream::decode(remembered).map(|s| s.past(index, in_ram));
-    let before = block.0.checked_sub(1).and_then(|b| live_stream(core, BlockId(b), BLOCK_PAGES - 1));
-    let after = block.0.checked_add(1).and_then(|b| live_stream(core, BlockId(b), 0));
+    // Looked up at a border alone, where a neighbour's stream can enter: most faults are elsewhere.
+    let neighbour = |at: u32, b: Option<u32>, edge: u32| {
+        b.filter(|_| index == at).and_then(|b| live_stream(core, BlockId(b), edge))
+    };
+    let before = neighbour(0, block.0.checked_sub(1), BLOCK_PAGES - 1);
+    let after = neighbour(BLOCK_PAGES - 1, block.0.checked_add(1), 0);
     let plentiful = source == State::Absent && core.is_plentiful();
     let stream = next_stream(own, before, after, index);
     let (mut mask, mut stream) = stream.cover(index);

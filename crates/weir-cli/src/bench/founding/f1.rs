@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Plan;
-use crate::bench::disk::{self, SMALL_POOL_PERCENT, number, size};
+use super::{Plan, ratio};
+use crate::bench::disk::{self, SMALL_POOL_PERCENT, number, size, times};
 use crate::bench::rival::Area;
 use crate::bench::sides::Job;
 use crate::bench::{median, oom_note, table};
@@ -82,7 +82,6 @@ fn row(runs: &[Value], threads: u32, target: f64) -> Value {
     let phase = format!("sweep@{threads}");
     let speed = |side: &str| of(side, &|run| run["printed"]["phases"][&phase]["pages_per_s"].as_f64());
     let (one, batched, rival) = (speed("one"), speed("batched"), speed("rival"));
-    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
     let gain = ratio(batched, one);
     let mut json = json!({
         "threads": threads, "one": one, "batched": batched, "rival": rival,
@@ -112,7 +111,6 @@ pub fn human(report: &Value) -> String {
     }
     let rows = report["rows"].as_array().cloned().unwrap_or_default();
     let speed = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{} k/s", table::short(v / 1e3)));
-    let times = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
     let lines: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {

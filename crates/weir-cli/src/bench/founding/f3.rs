@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Plan;
+use super::{Plan, ratio};
+use crate::bench::disk::{number, times};
 use crate::bench::sides::Job;
 use crate::bench::{median, table};
 use crate::cli::FoundingRunArgs;
@@ -61,7 +62,6 @@ fn row(runs: &[Value], threads: u32) -> Value {
         median(runs.iter().filter(|run| run["threads"] == threads).filter_map(|run| value(&run[side])))
     };
     let in_phase = |run: &Value, field: &str| run["printed"]["phases"][&phase][field].as_f64();
-    let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b);
     let mut json = json!({ "threads": threads });
     let mut figures = Vec::new();
     for (side, _) in SIDES {
@@ -95,15 +95,13 @@ pub fn human(report: &Value) -> String {
         "no swap file. wanted with {WANTED_FROM_THREADS} threads and more: {SPEED_WANTED}x the pages, {FLUSHES_WANTED}x fewer flush \
          interrupts a page, no stall of {STALL_WANTED_MS} ms\n\n"
     );
-    let show = |v: &Value| v.as_f64().map_or("-".to_owned(), table::short);
-    let times = |v: &Value| v.as_f64().map_or("-".to_owned(), |v| format!("{}x", table::short(v)));
     let mut lines = Vec::new();
     for row in report["rows"].as_array().into_iter().flatten() {
         for (side, name) in [("one", "one by one"), ("batched", "batched")] {
             let of = |field: &str| &row[side][field];
             let thousands = of("pages_per_s").as_f64().map(|v| v / 1e3);
-            let mut line = vec![format!("{} thread(s), {name}", row["threads"]), show(&json!(thousands))];
-            line.extend(["flushes_per_page", "calls_per_page", "stall_ms"].map(|field| show(of(field))));
+            let mut line = vec![format!("{} thread(s), {name}", row["threads"]), number(&json!(thousands))];
+            line.extend(["flushes_per_page", "calls_per_page", "stall_ms"].map(|field| number(of(field))));
             let gain = |field: &str| if side == "one" { String::new() } else { times(&row["gain"][field]) };
             line.extend([gain("speed"), gain("flushes")]);
             lines.push(line);

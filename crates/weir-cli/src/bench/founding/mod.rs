@@ -29,6 +29,11 @@ fn finish(args: &FoundingRunArgs, report: Value, human: fn(&Value) -> String) ->
     Ok(ExitCode::SUCCESS)
 }
 
+/// One figure in terms of another that is not nothing.
+fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.zip(b).filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b)
+}
+
 /// What the experiments share.
 struct Plan {
     /// RAM: Weir's budget and the kernel's limit, in bytes.
