@@ -31,6 +31,7 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
                 say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
                 weir_os::sys::exit_group(125);
             }
+            inline::prepare();
             state::configure(Some(s));
         }
         Err(e) => {

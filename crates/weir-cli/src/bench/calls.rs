@@ -4,14 +4,15 @@
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::io::{IoSlice, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use serde_json::{Map, Value, json};
-use weir_os::probe::calls::clock_gettime;
+use weir_os::probe::calls::{clock_gettime, read};
 use weir_os::{sys, thread};
 
 use super::median;
@@ -57,11 +58,13 @@ const fn managed(name: &'static str) -> Call {
 }
 
 /// All of them, in the order in which they are made.
-pub const CALLS: [Call; 10] = [
+pub const CALLS: [Call; 12] = [
     outside("getpid"),
     outside("read 1 byte"),
     outside("futex wake, private"),
     outside("clock_gettime"),
+    outside("writev, 4 parts of 16 bytes"),
+    managed("read 1 byte, past libc"),
     managed("read 1 byte, managed"),
     managed("read 64 KiB, managed"),
     managed("pread 4 KiB of a file"),
@@ -128,6 +131,15 @@ impl Places {
                 Ok(0)
             }),
             "clock_gettime" => batches.time(|| Ok(clock_gettime() as usize)),
+            "writev, 4 parts of 16 bytes" => {
+                let bytes = [1_u8; 16];
+                let parts = [IoSlice::new(&bytes); PARTS];
+                batches.time(|| full((&self.null).write_vectored(&parts)?, PARTS * bytes.len()))
+            }
+            "read 1 byte, past libc" => {
+                let (fd, into) = (self.zero.as_raw_fd(), &mut buffer[..1]);
+                batches.time(|| full(read(fd, into).map_err(|e| anyhow!("{e:?}"))?, 1))
+            }
             "read 1 byte, managed" => batches.time(|| full((&self.zero).read(&mut buffer[..1])?, 1)),
             "read 64 KiB, managed" => {
                 let into = &mut buffer[..LARGE_READ_BYTES];

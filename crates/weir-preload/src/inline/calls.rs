@@ -50,7 +50,7 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     if !managed {
         return deliver::deliver(number, info, &mut context);
     }
-    let call = Trapped { nr, args, back: context.ip(), stack: context.sp() };
+    let call = Trapped { nr, args, back: context.ip(), stack: context.sp(), frame: None };
     match emulate(e, nr as i64, args, &mut context) {
         Some(result) => context.set_result(result),
         None => match e.pass(call) {

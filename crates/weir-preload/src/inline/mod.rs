@@ -22,7 +22,7 @@ use weir_os::gate::area::Area;
 use weir_os::signal::{self, Mask, bit};
 use weir_os::sys::Errno;
 
-pub use tables::gated;
+pub use tables::{gated, prepare};
 
 /// The signals that Weir keeps.
 pub const OURS: Mask = bit(libc::SIGBUS) | bit(libc::SIGSYS);

@@ -1,14 +1,15 @@
-//! Calls whose buffers are named in tables (`iovec`, `msghdr`): the filter sees the table's address
-//! only, which is mostly on the stack. So libc's functions are wrapped: when a table names managed
-//! memory, its buffers are brought in first. (Trapping every such call would do it too, but a filter
-//! is inherited, and programs without Weir would die of the trap.)
+//! libc's functions that make a system call with a buffer. Where a table names the buffers (`iovec`, `msghdr`), the filter
+//! sees only the table's address, which is mostly on the stack: such buffers must be brought in here. (Trapping every such
+//! call would do it too, but a filter is inherited, and programs without Weir would die of the trap.) Plain buffers would be
+//! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
 
 use super::taken;
-use crate::libc_next::{Next, set_errno};
+use crate::libc_next::set_errno;
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use weir::engine::gate::{Passage, Trapped};
-use weir_os::gate::read_own;
+use weir_os::gate::read_staying;
+use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{self, Caller, visit};
 use weir_os::sys::Errno;
 use weir_os::thread;
@@ -16,13 +17,17 @@ use weir_os::thread;
 /// Looks whether a call touches managed memory.
 struct Look<'a> {
     engine: &'a Weir,
+    frame: Option<usize>,
     managed: bool,
 }
 
 impl Caller for Look<'_> {
     fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
         self.managed |= self.engine.touches(addr, out.len());
-        read_own(addr, out)
+        if self.managed {
+            return Err(Errno::EAGAIN); // known by now, and the table may be away
+        }
+        read_staying(addr, out, self.frame)
     }
 
     fn buffer(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
@@ -31,23 +36,78 @@ impl Caller for Look<'_> {
     }
 }
 
-/// Makes a call whose tables name managed memory; `None` when they do not.
-pub fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
+/// Whether a thread that waits in a call can be cancelled there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cancellation {
+    Here,
+    Elsewhere,
+}
+
+/// Where a call names its buffers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Buffers {
+    InArguments,
+    InTables,
+}
+
+unsafe extern "C" {
+    fn pthread_setcanceltype(new: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Makes the call of a claimed stub as libc makes its own: in a cancellation point a cancelled thread ends at once, also
+/// when it was cancelled before. (Its pins are let go of when it is seen to have ended.)
+///
+/// # Safety
+/// - as [`Stubs::call`].
+unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point: Cancellation) -> isize {
+    const ASYNCHRONOUS: c_int = 1;
+    let mut before = 0;
+    if point == Cancellation::Here {
+        // SAFETY: libc's function; no frame between here and the program's holds anything that must be let go of.
+        unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    }
+    // SAFETY: passed on to the caller.
+    let result = unsafe { stubs.call(at, nr, args) };
+    if point == Cancellation::Here {
+        // SAFETY: as above; the type that was set before.
+        unsafe { pthread_setcanceltype(before, &raw mut before) };
+    }
+    result
+}
+
+/// Makes a call that names managed memory, in its arguments or in tables; `None` when it does not. `frame` is the address
+/// of a live stack frame near the program's.
+#[inline]
+fn gate(nr: c_long, args: &[usize; 6], frame: usize, buffers: Buffers, point: Cancellation) -> Option<isize> {
     let engine = state::engine().filter(|_| taken())?;
-    let stubs = engine.stubs()?;
-    let mut look = Look { engine, managed: false };
-    let _ = visit(nr as usize, &args, &mut look);
-    if !look.managed {
+    let named = args.iter().any(|a| engine.contains(*a));
+    if !named && (buffers == Buffers::InArguments || !in_tables(engine, nr, args, frame)) {
         return None;
     }
+    pass(engine, nr, args, frame, point)
+}
+
+/// Whether tables of a call name managed memory.
+fn in_tables(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> bool {
+    if table::table_args(nr as usize) == 0 {
+        return false;
+    }
+    let mut look = Look { engine, frame: Some(frame), managed: false };
+    let _ = visit(nr as usize, args, &mut look);
+    look.managed
+}
+
+/// Makes a call through the gate.
+fn pass(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize, point: Cancellation) -> Option<isize> {
+    let stubs = engine.stubs()?;
+    let args = *args;
     let signals = thread::block_signals();
-    let here = 0u8;
-    let call = Trapped { nr: nr as usize, args, back: 0, stack: &raw const here as usize };
+    let call = Trapped { nr: nr as usize, args, back: 0, stack: frame, frame: Some(frame) };
     let passage = engine.pass(call);
     thread::restore_signals(signals);
     let result = match passage {
         // SAFETY: the program's own call, its buffers in place.
-        Passage::Stub(at) => unsafe { stubs.call(at, nr as usize, args) },
+        Passage::Stub(at) => unsafe { call_stub(stubs, at, nr as usize, args, point) },
         Passage::Pieces => {
             let mask = thread::block_signals();
             let r = engine.make_in_pieces(call, mask);
@@ -64,37 +124,86 @@ pub fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
     })
 }
 
-/// Wrappers: name, number, arguments, and how the result is cast.
-macro_rules! tables {
-    ($($name:ident $text:literal $nr:ident ($($arg:ident: $type:ty),*) -> $result:ty, [$($word:expr),*];)*) => {$(
-        /// # Safety
-        /// - as libc's function of that name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
-            static NEXT: Next = Next::new($text);
-            let mut args = [0usize; 6];
-            let words: &[usize] = &[$($word),*];
-            args[..words.len()].copy_from_slice(words);
-            if let Some(r) = gated(libc::$nr, args) {
-                return r as $result;
+/// The address of a live stack frame: that of the function that says it.
+macro_rules! here {
+    () => {{
+        let here = 0u8;
+        &raw const here as usize
+    }};
+}
+
+/// As [`gate`], for calls that are no cancellation points.
+pub fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
+    gate(nr, &args, here!(), Buffers::InTables, Cancellation::Elsewhere)
+}
+
+/// Wrappers: name, number, arguments, how the result is cast, the arguments as words; [`prepare`] looks their names up.
+macro_rules! wrappers {
+    ($($buffers:ident $point:ident { $($name:ident $text:literal $nr:ident
+        ($($arg:ident: $type:ty),*) -> $result:ty, [$($word:expr),*];)* })*) => {
+        $($(
+            mod $name {
+                pub static NEXT: crate::libc_next::Next = crate::libc_next::Next::new($text);
             }
-            match NEXT.get() {
-                // SAFETY: libc's function of that name and type, with the program's arguments.
-                Some(a) => unsafe {
-                    core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(a)($($arg),*)
-                },
-                None => {
-                    set_errno(libc::ENOSYS);
-                    -1
+
+            /// # Safety
+            /// - as libc's function of that name.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+                let mut args = [0usize; 6];
+                let words: &[usize] = &[$($word),*];
+                args[..words.len()].copy_from_slice(words);
+                if let Some(r) = gate(libc::$nr, &args, here!(), Buffers::$buffers, Cancellation::$point) {
+                    return r as $result;
+                }
+                match $name::NEXT.get() {
+                    // SAFETY: libc's function of that name and type, with the program's arguments.
+                    Some(a) => unsafe {
+                        core::mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> $result>(a)($($arg),*)
+                    },
+                    None => {
+                        set_errno(libc::ENOSYS);
+                        -1
+                    }
                 }
             }
+        )*)*
+
+        /// Looks up libc's functions of these names, while that is safe: a program may make its first call in a signal
+        /// handler.
+        pub fn prepare() {
+            $($(let _ = $name::NEXT.get();)*)*
+            let _ = (ioctl::NEXT.get(), syscall::NEXT.get());
         }
-    )*};
+    };
 }
 
 type Iov = *const libc::iovec;
 
-tables! {
+type Buf = *const c_void;
+
+wrappers! { InArguments Here {
+    read c"read" SYS_read (fd: c_int, to: Buf, n: usize) -> isize, [fd as usize, to as usize, n];
+    write c"write" SYS_write (fd: c_int, from: Buf, n: usize) -> isize, [fd as usize, from as usize, n];
+    pread c"pread" SYS_pread64 (fd: c_int, to: Buf, n: usize, at: i64) -> isize,
+        [fd as usize, to as usize, n, at as usize];
+    pread64 c"pread64" SYS_pread64 (fd: c_int, to: Buf, n: usize, at: i64) -> isize,
+        [fd as usize, to as usize, n, at as usize];
+    pwrite c"pwrite" SYS_pwrite64 (fd: c_int, from: Buf, n: usize, at: i64) -> isize,
+        [fd as usize, from as usize, n, at as usize];
+    pwrite64 c"pwrite64" SYS_pwrite64 (fd: c_int, from: Buf, n: usize, at: i64) -> isize,
+        [fd as usize, from as usize, n, at as usize];
+    recv c"recv" SYS_recvfrom (fd: c_int, to: Buf, n: usize, flags: c_int) -> isize,
+        [fd as usize, to as usize, n, flags as usize];
+    recvfrom c"recvfrom" SYS_recvfrom
+        (fd: c_int, to: Buf, n: usize, flags: c_int, who: *mut c_void, len: *mut c_void) -> isize,
+        [fd as usize, to as usize, n, flags as usize, who as usize, len as usize];
+    send c"send" SYS_sendto (fd: c_int, from: Buf, n: usize, flags: c_int) -> isize,
+        [fd as usize, from as usize, n, flags as usize];
+    sendto c"sendto" SYS_sendto
+        (fd: c_int, from: Buf, n: usize, flags: c_int, who: *const c_void, len: u32) -> isize,
+        [fd as usize, from as usize, n, flags as usize, who as usize, len as usize];
+} InTables Here {
     readv c"readv" SYS_readv (fd: c_int, iov: Iov, n: c_int) -> isize, [fd as usize, iov as usize, n as usize];
     writev c"writev" SYS_writev (fd: c_int, iov: Iov, n: c_int) -> isize, [fd as usize, iov as usize, n as usize];
     preadv c"preadv" SYS_preadv (fd: c_int, iov: Iov, n: c_int, at: i64) -> isize,
@@ -121,26 +230,34 @@ tables! {
         [fd as usize, msgs as usize, n as usize, flags as usize];
     recvmmsg c"recvmmsg" SYS_recvmmsg (fd: c_int, msgs: *mut c_void, n: u32, flags: c_int, limit: *mut c_void) -> c_int,
         [fd as usize, msgs as usize, n as usize, flags as usize, limit as usize];
+} InTables Elsewhere {
     process_vm_readv c"process_vm_readv" SYS_process_vm_readv
         (pid: i32, l: Iov, ln: c_ulong, r: Iov, rn: c_ulong, flags: c_ulong) -> isize,
         [pid as usize, l as usize, ln as usize, r as usize, rn as usize, flags as usize];
     process_vm_writev c"process_vm_writev" SYS_process_vm_writev
         (pid: i32, l: Iov, ln: c_ulong, r: Iov, rn: c_ulong, flags: c_ulong) -> isize,
         [pid as usize, l as usize, ln as usize, r as usize, rn as usize, flags as usize];
+} }
+
+mod ioctl {
+    pub static NEXT: crate::libc_next::Next = crate::libc_next::Next::new(c"ioctl");
+}
+
+mod syscall {
+    pub static NEXT: crate::libc_next::Next = crate::libc_next::Next::new(c"syscall");
 }
 
 /// # Safety
 /// - as `ioctl(2)`; the third argument may be absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
-    static NEXT: Next = Next::new(c"ioctl");
     if table::TABLE_IOCTLS.contains(&(request as u32))
         && let Some(r) = gated(libc::SYS_ioctl, [fd as usize, request as usize, arg, 0, 0, 0])
     {
         return r as c_int;
     }
     // SAFETY: libc's function of that name; variadic integers are passed like named ones.
-    NEXT.get().map_or(-1, |a| unsafe {
+    ioctl::NEXT.get().map_or(-1, |a| unsafe {
         core::mem::transmute::<usize, unsafe extern "C" fn(c_int, c_ulong, usize) -> c_int>(a)(
             fd, request, arg,
         )
@@ -161,7 +278,6 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    static NEXT: Next = Next::new(c"syscall");
     const WORDS: usize = size_of::<u64>();
     if taken() && nr == libc::SYS_rt_sigprocmask && d == WORDS {
         // SAFETY: the program's sets, of which eight bytes count.
@@ -173,7 +289,7 @@ pub unsafe extern "C" fn syscall(
         return r as c_long;
     }
     type F = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    match NEXT.get() {
+    match syscall::NEXT.get() {
         // SAFETY: libc's function of that name, with the program's arguments.
         Some(next) => unsafe { core::mem::transmute::<usize, F>(next)(nr, a, b, c, d, e, f) },
         None => -1,

@@ -15,7 +15,7 @@ use crate::stats;
 use weir_os::gate::pieces::Parts;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{Caller, Known, visit};
-use weir_os::gate::{filter, read_own};
+use weir_os::gate::{filter, read_staying};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::pager::KernelPager;
 use weir_os::signal::{self, Mask, SIG_SETMASK};
@@ -33,6 +33,8 @@ pub struct Trapped {
     pub back: usize,
     /// Its stack pointer.
     pub stack: usize,
+    /// The address of a live stack frame of its, where that is certain.
+    pub frame: Option<usize>,
 }
 
 /// How it goes on.
@@ -76,7 +78,7 @@ impl Engine<KernelPager> {
         if weir_os::gate::table::outlives_its_return(call.nr) {
             self.core.frames.forbid_lifts();
         }
-        let mut caller = CallPins::new(self, bench, self.pages_for_a_call());
+        let mut caller = CallPins::new(self, bench, self.pages_for_a_call(), call.frame);
         // A table that cannot be read is the kernel's to refuse: it knows the right error.
         let known = visit(call.nr, &call.args, &mut caller);
         if known == Ok(Known::Unknown) {
@@ -157,7 +159,7 @@ impl Engine<KernelPager> {
         let mut chain = 0;
         self.at_desk(|_, bench| {
             let left = (self.core.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(1);
-            let mut pins = CallPins::new(self, bench, left);
+            let mut pins = CallPins::new(self, bench, left, None);
             let _ = pins.pin(addr, len);
             chain = pins.chain;
         });
@@ -210,13 +212,20 @@ struct CallPins<'a> {
     last: (u32, u32),
     /// Pages it may still pin.
     left: u32,
+    /// [`Trapped::frame`].
+    frame: Option<usize>,
     /// Something did not fit.
     short: bool,
 }
 
 impl<'a> CallPins<'a> {
-    fn new(engine: &'a Engine<KernelPager>, bench: &'a mut Bench, left: u32) -> CallPins<'a> {
-        CallPins { engine, bench, chain: 0, last: (0, 0), left, short: false }
+    fn new(
+        engine: &'a Engine<KernelPager>,
+        bench: &'a mut Bench,
+        left: u32,
+        frame: Option<usize>,
+    ) -> CallPins<'a> {
+        CallPins { engine, bench, chain: 0, last: (0, 0), left, frame, short: false }
     }
 
     /// Pins what of a range lies in the managed space and brings it in.
@@ -267,7 +276,8 @@ impl Caller for CallPins<'_> {
         if self.short {
             return Err(Errno::EAGAIN); // what is missing would look unreadable
         }
-        read_own(addr, out)
+        // What is managed of it is pinned by now.
+        read_staying(addr, out, self.frame)
     }
 
     fn buffer(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
