@@ -67,6 +67,11 @@ impl Demand {
     pub fn crowded(&self) -> bool {
         self.faulters.load(Ordering::Relaxed) >= self.processors && self.wants_credit()
     }
+
+    /// Whether faulting threads wait for each other's processors.
+    pub fn queued(&self) -> bool {
+        self.faulters.load(Ordering::Relaxed) > self.processors
+    }
 }
 
 #[cfg(test)]
@@ -82,8 +87,9 @@ mod tests {
             d.crowded()
         };
         assert!(!epochs(1));
-        assert!(epochs(3));
-        assert!(!epochs(1));
+        assert!(epochs(2) && !d.queued());
+        assert!(epochs(3) && d.queued());
+        assert!(!epochs(1) && !d.queued());
         d.note_faulter(0, 1);
         (0..8).for_each(|_| d.note(64));
         assert!(!d.wants_credit() && !d.crowded());

@@ -109,6 +109,8 @@ counters! {
     direct_reclaims "weir_direct_reclaims",
     /// Times a faulting thread reclaimed ahead of need.
     own_reclaims "weir_own_reclaims",
+    /// Times a faulting thread let others run, where more threads fault than there are processors.
+    turns "weir_turns",
     /// Time faults spent reclaiming by themselves.
     direct_reclaim_ns "weir_stall_ns",
     /// System calls with managed pointers that were trapped.

@@ -28,10 +28,12 @@ pub struct Area {
     pub again: AtomicU64,
     /// The thread's kernel id once asked for, with its process's: a child of `fork` has others.
     ids: AtomicU64,
+    /// When it last let other faulting threads run, ns.
+    pub turn: AtomicU64,
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
-    buffer: [AtomicU64; 123],
+    buffer: [AtomicU64; 122],
 }
 const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// As the assembly below has it.
@@ -77,7 +79,7 @@ impl Area {
         self.ids.store(0, Ordering::Relaxed);
     }
 
-    /// The thread's room for copies, 984 bytes.
+    /// The thread's room for copies, 976 bytes.
     pub fn buffer(&self) -> *mut u8 {
         self.buffer.as_ptr().cast_mut().cast()
     }

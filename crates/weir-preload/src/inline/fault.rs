@@ -4,6 +4,7 @@ use super::context::Context;
 use super::{deliver, stacks};
 use crate::state;
 use weir::engine::inline::Verdict;
+use weir_os::gate::area::Area;
 
 /// `si_code` of an access to a page that is not there.
 const BUS_ADRERR: i32 = 2;
@@ -18,6 +19,7 @@ pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         && e.fault_in_thread(addr) == Verdict::Retry
     {
         stacks::tend(e, &mut context);
+        e.take_turns(&Area::current().turn);
         return;
     }
     deliver::deliver(number, info, &mut context);

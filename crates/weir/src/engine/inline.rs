@@ -27,6 +27,9 @@ pub const DESKS: usize = 128;
 const OWN_BATCH: u32 = 3;
 /// Room for new frames below which free ones are given up for it.
 const CREDIT_LOW: u32 = 32;
+/// How long a faulting thread runs before others do, where they are more than the processors: a few faults. With 100 us the tail of
+/// 16 threads is half as long again, with a turn per fault every fault pays for a switch.
+const TURN_NS: u64 = 50_000;
 /// Stack of a desk.
 const STACK_BYTES: usize = 64 << 10;
 /// Streams waiting for the thread that fetches ahead; when it is full the newest is forgotten.
@@ -147,6 +150,27 @@ impl Engine<KernelPager> {
             self.core.stats.fault_ns.record(thread::now_ns() - start);
         });
         verdict
+    }
+
+    /// Where more threads fault than there are processors, one that has run for [`TURN_NS`] lets the others run: the scheduler takes a
+    /// processor away at its timer's ticks only, and whoever waits for all the others waits for as many ticks. `since` is the
+    /// thread's own: when it last did, 0 at first.
+    pub fn take_turns(&self, since: &AtomicU64) {
+        const NEVER: u64 = u64::MAX;
+        if !self.core.demand.queued() {
+            return;
+        }
+        let begun = since.load(Ordering::Relaxed);
+        if begun == NEVER || thread::now_ns() - begun < TURN_NS {
+            return;
+        }
+        if begun == 0 && !thread::shorten_own_slice() {
+            since.store(NEVER, Ordering::Relaxed);
+            return;
+        }
+        stats::add(&self.core.stats.turns, 1);
+        thread::yield_now();
+        since.store(thread::now_ns(), Ordering::Relaxed);
     }
 
     /// While it lives no fork begins; the thread that forks is let in. Signals are blocked.
