@@ -7,8 +7,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <ucontext.h>
 
-enum { BYTES = 3 * 4096 + 77, ROUNDS = 60 };
+enum { BYTES = 3 * 4096 + 77, ROUNDS = 400, PART = 64 << 10 };
 
 static void scatter(char *at, size_t count, int seed) {
     for (size_t i = 0; i < count; i++) at[i] = (char)(mix((uint64_t)seed * 1000003u + i) & 0x7f);
@@ -82,17 +83,23 @@ static void sockets(void) {
 
 /* A table at every distance from the end of a stack page, with buffers managed and not. */
 static void tables_anywhere_on_the_stack(void) {
-    int null = open("/dev/null", O_WRONLY);
-    char room[3 * 4096], plain[16] = {0};
-    CHECK(null >= 0, "open");
+    int file = new_file();
+    char room[3 * 4096], plain[16], back[200];
+    scatter(plain, sizeof plain, 70);
     for (size_t at = 0; at < 2 * PAGE; at += 40) {
         struct iovec *parts = (struct iovec *)(((uintptr_t)room + at + 7) & ~(uintptr_t)7);
+        scatter(place(1), 100, (int)at);
         parts[0] = (struct iovec){place(1), 100}, parts[1] = (struct iovec){plain, sizeof plain};
-        CHECK(writev(null, parts, 2) == 116, "writev");
+        if (at % 400 == 0) evict();
+        CHECK(madvise(place(1), PAGE, MADV_PAGEOUT) == 0 || errno == EINVAL, "madvise");
+        CHECK(pwritev(file, parts, 2, 0) == 116 && pread(file, back, sizeof back, 0) == 116, "pwritev");
+        check_scattered(back, 100, (int)at, "the managed part");
+        check_scattered(back + 100, sizeof plain, 70, "the other part");
         parts[0].iov_base = plain, parts[0].iov_len = 5;
-        CHECK(writev(null, parts, 2) == 21, "writev");
+        CHECK(pwritev(file, parts, 2, 0) == 21 && pread(file, back, 21, 0) == 21, "pwritev");
+        check_scattered(back + 5, sizeof plain, 70, "no managed part");
     }
-    CHECK(close(null) == 0, "close");
+    CHECK(close(file) == 0, "close");
 }
 
 static void errors(void) {
@@ -116,6 +123,42 @@ static void errors(void) {
     CHECK(munmap(hole, 2 * PAGE) == 0 && close(file) == 0, "munmap");
 }
 
+/* Calls from a stack in managed memory, whose other pages are out. */
+static ucontext_t here, there;
+static int from_heap;
+
+/* As OUT, but this stack stays where it is: nobody pushes out what it runs on. */
+#define AWAY(call)                                                                                     \
+    ({                                                                                                 \
+        CHECK(madvise(buffer, MIB, MADV_PAGEOUT) == 0 || errno == EINVAL, "madvise");                  \
+        call;                                                                                          \
+    })
+
+static void call_from_this_stack(void) {
+    char *buffer = place(7);
+    for (int seed = 30; seed < 34; seed++) {
+        scatter(buffer, BYTES, seed);
+        CHECK(AWAY(pwrite(from_heap, buffer, BYTES, 0)) == BYTES, "pwrite");
+        struct iovec parts[] = {{buffer + 20000, BYTES - 5}, {buffer + 60000, 5}};
+        CHECK(AWAY(preadv(from_heap, parts, 2, 0)) == BYTES, "preadv");
+        check_scattered(buffer + 20000, BYTES - 5, seed, "preadv");
+        CHECK(AWAY(pread(from_heap, buffer + 40000, BYTES, 0)) == BYTES, "pread");
+        check_scattered(buffer + 40000, BYTES, seed, "pread");
+    }
+}
+
+static void calls_come_from_stacks_on_the_heap(void) {
+    from_heap = new_file();
+    for (int round = 0; round < 8; round++) {
+        CHECK(getcontext(&there) == 0, "getcontext");
+        there.uc_stack.ss_sp = place(10 + round), there.uc_stack.ss_size = MIB, there.uc_link = &here;
+        evict();
+        makecontext(&there, call_from_this_stack, 0);
+        CHECK(swapcontext(&here, &there) == 0, "swapcontext");
+    }
+    CHECK(close(from_heap) == 0, "close");
+}
+
 static int ends[2];
 static sem_t started;
 static int cleaned;
@@ -127,7 +170,7 @@ static void *read_for_ever(void *argument) {
     char *into = argument;
     pthread_cleanup_push(clean, &one);
     CHECK(sem_post(&started) == 0, "sem_post");
-    for (;;) CHECK(read(ends[0], into, PAGE) > 0, "read");
+    for (;;) CHECK(read(ends[0], into, PART) > 0, "read");
     pthread_cleanup_pop(0);
     return NULL;
 }
@@ -154,8 +197,10 @@ static void threads_are_cancelled(void) {
     for (int round = 0; round < ROUNDS; round++) {
         pthread_t thread;
         void *value = NULL;
-        evict();
-        CHECK(pthread_create(&thread, NULL, read_for_ever, place(round % PLACES)) == 0, "pthread_create");
+        if (round < 40) evict();
+        /* All places, one part after the other: more pages than fit, if they stayed pinned. */
+        char *into = place(round % PLACES) + round / PLACES % 15 * PART;
+        CHECK(pthread_create(&thread, NULL, read_for_ever, into) == 0, "pthread_create");
         CHECK(sem_wait(&started) == 0, "sem_wait");
         if (round % 2) {
             /* Empty again: it waits, or will soon. */
@@ -181,6 +226,7 @@ int main(void) {
     GROUP(sockets);
     GROUP(tables_anywhere_on_the_stack);
     GROUP(errors);
+    GROUP(calls_come_from_stacks_on_the_heap);
     GROUP(threads_are_cancelled);
     return 0;
 }

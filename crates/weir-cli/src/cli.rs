@@ -305,7 +305,7 @@ pub struct FoundingRunArgs {
 #[command(
     after_help = "Each call is made in a loop, natively and under Weir with inline faults, in turn. Calls whose \
     buffers lie outside managed memory pass a filter in the kernel; those with a buffer in managed memory (here: \
-    resident) are trapped, their buffer is held in place, and they are made again. The price is what Weir adds to a \
+    resident) have it held in place while the call is made: by libc's functions, which Weir wraps, or, past libc, after a trap. The price is what Weir adds to a \
     call. Needs no root."
 )]
 pub struct GateArgs {

@@ -77,7 +77,7 @@ pub unsafe fn spawn(
     tls.name(c"weir-tls");
     let pointer = tls.base() + TLS_BYTES;
     core::mem::forget(tls);
-    let old = block_signals();
+    let old = block_for_long();
     // SAFETY: fresh memory for stack and thread pointer; what lies at the thread pointer is a copy of
     // the creator's, with its own address where that is expected.
     let r = unsafe {
@@ -177,10 +177,16 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// Blocks every signal but libc's own two; returns the former mask.
+/// Blocks every signal, libc's own two as well: a thread cancelled in the middle would leave with the engine's locks. Returns the
+/// former mask.
 pub fn block_signals() -> u64 {
-    const ALL_BUT_LIBCS: u64 = !(signal::bit(32) | signal::bit(33));
-    signal::change_mask(libc::SIG_SETMASK, Some(ALL_BUT_LIBCS)).unwrap_or(0)
+    signal::change_mask(libc::SIG_SETMASK, Some(!0)).unwrap_or(0)
+}
+
+/// Blocks every signal but libc's own two, for threads that live on: `setuid` waits for all threads to answer one of them.
+fn block_for_long() -> u64 {
+    const LIBCS: u64 = signal::bit(32) | signal::bit(33);
+    signal::change_mask(libc::SIG_SETMASK, Some(!LIBCS)).unwrap_or(0)
 }
 
 /// Restores a mask that [`block_signals`] returned.

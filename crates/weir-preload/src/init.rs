@@ -18,6 +18,7 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         // A dead engine thread would hang the program for ever: say why and end it.
         weir::engine::threads::fatal(format_args!("engine bug: {info}"));
     }));
+    inline::prepare();
     let lookup = |name: &str| lookup(envp, name);
     if lookup("WEIR_DISABLE").is_some_and(|v| v == "1") || lookup("WEIR_MEMORY").is_none() {
         state::configure(None);
@@ -31,7 +32,6 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
                 say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
                 weir_os::sys::exit_group(125);
             }
-            inline::prepare();
             state::configure(Some(s));
         }
         Err(e) => {

@@ -39,6 +39,20 @@ impl Next {
     }
 }
 
+/// The start of the library that `addr` lies in; 0 when it lies in none.
+fn library_of(addr: usize) -> usize {
+    // SAFETY: zero is valid for the struct; `dladdr` reads the loader's lists only.
+    unsafe {
+        let mut found: libc::Dl_info = core::mem::zeroed();
+        if libc::dladdr(addr as *const c_void, &raw mut found) == 0 { 0 } else { found.dli_fbase as usize }
+    }
+}
+
+/// Whether `addr` is libc's own code, and not that of a library that wraps libc's functions as well.
+pub fn is_libcs(addr: usize) -> bool {
+    library_of(addr) == library_of(__libc_malloc as *const () as usize)
+}
+
 /// Sets the caller's errno.
 pub fn set_errno(e: i32) {
     // SAFETY: libc's per-thread cell.
@@ -49,4 +63,17 @@ pub fn set_errno(e: i32) {
 pub fn errno() -> i32 {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libcs_functions_are_told_from_those_of_others() {
+        assert!(is_libcs(Next::new(c"getppid").get().unwrap()));
+        assert!(is_libcs(Next::new(c"pwrite64").get().unwrap()));
+        assert!(!is_libcs(is_libcs as *const () as usize));
+        assert!(!is_libcs(8), "no library at all");
+    }
 }

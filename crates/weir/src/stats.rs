@@ -113,11 +113,13 @@ counters! {
     turns "weir_turns",
     /// Time faults spent reclaiming by themselves.
     direct_reclaim_ns "weir_stall_ns",
+    /// System calls with managed pointers that libc's wrapped functions made, without a trap.
+    calls_wrapped "weir_calls_wrapped",
     /// System calls with managed pointers that were trapped.
     calls_trapped "weir_calls_trapped",
-    /// Of these, calls that the table does not know.
+    /// Of all these, calls that the table does not know.
     calls_unknown "weir_calls_unknown",
-    /// Of these, calls made in pieces because their buffers exceed a call's share.
+    /// Of all these, calls made in pieces because their buffers exceed a call's share.
     calls_in_pieces "weir_calls_in_pieces",
     /// Pages brought in for system calls.
     in_for_calls "weir_in_for_calls",

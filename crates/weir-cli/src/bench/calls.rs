@@ -31,13 +31,15 @@ const BATCH: u64 = 100;
 /// Bytes sent before they are received one by one: less than any socket holds.
 const SENT_BYTES: usize = 64 * BATCH as usize;
 
-/// Where the buffer of a call lies.
+/// Where the buffer of a call lies, and how it comes to be there for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffer {
+pub enum Way {
     /// On the stack, or there is none.
     Outside,
-    /// In the large buffer.
-    Managed,
+    /// In the large buffer, and the call is made by a function of libc that Weir wraps.
+    Wrapped,
+    /// In the large buffer, and the call is made past libc.
+    Trapped,
 }
 
 /// A call that is measured.
@@ -45,16 +47,16 @@ pub enum Buffer {
 pub struct Call {
     /// Its name in the results.
     pub name: &'static str,
-    /// Where its buffer lies.
-    pub buffer: Buffer,
+    /// Its way to the kernel.
+    pub way: Way,
 }
 
 const fn outside(name: &'static str) -> Call {
-    Call { name, buffer: Buffer::Outside }
+    Call { name, way: Way::Outside }
 }
 
-const fn managed(name: &'static str) -> Call {
-    Call { name, buffer: Buffer::Managed }
+const fn wrapped(name: &'static str) -> Call {
+    Call { name, way: Way::Wrapped }
 }
 
 /// All of them, in the order in which they are made.
@@ -64,13 +66,13 @@ pub const CALLS: [Call; 12] = [
     outside("futex wake, private"),
     outside("clock_gettime"),
     outside("writev, 4 parts of 16 bytes"),
-    managed("read 1 byte, past libc"),
-    managed("read 1 byte, managed"),
-    managed("read 64 KiB, managed"),
-    managed("pread 4 KiB of a file"),
-    managed("write 4 KiB"),
-    managed("writev, 4 parts of 1 KiB"),
-    managed("recv 1 byte"),
+    Call { name: "read 1 byte, past libc", way: Way::Trapped },
+    wrapped("read 1 byte, managed"),
+    wrapped("read 64 KiB, managed"),
+    wrapped("pread 4 KiB of a file"),
+    wrapped("write 4 KiB"),
+    wrapped("writev, 4 parts of 1 KiB"),
+    wrapped("recv 1 byte"),
 ];
 
 /// Calls made for `calls` measured ones: whole batches, and a tenth more first, to settle.

@@ -1,7 +1,7 @@
 //! A few words per thread, reached without libc: thread-local storage of libc's own making may
 //! allocate at its first use, which a signal handler cannot afford.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a thread of the program has set and does not really have. All zero at first.
 #[repr(C)]
@@ -26,18 +26,35 @@ pub struct Area {
     pub copies: [AtomicU64; 2],
     /// Signals that Weir sends again, with what came with them the first time.
     pub again: AtomicU64,
-    /// The thread's kernel id once asked for, with its process's: a child of `fork` has others.
-    ids: AtomicU64,
+    /// The thread's kernel id once asked for.
+    id: AtomicU64,
     /// When it last let other faulting threads run, ns.
     pub turn: AtomicU64,
+    /// While it waits in a call that libc's wrapped functions made: the cancellation type that the program had set, plus 1.
+    pub cancel_type: AtomicU64,
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
-    buffer: [AtomicU64; 122],
+    buffer: [AtomicU64; BUFFER_BYTES / 8],
 }
 const _: () = assert!(size_of::<Area>() == AREA_BYTES);
+/// Bytes of [`Area::buffer`]: a `ucontext_t`.
+pub const BUFFER_BYTES: usize = 968;
 /// As the assembly below has it.
 const AREA_BYTES: usize = 1344;
+
+/// The process whose threads the areas describe: a child of `vfork` shares its parent's memory.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the calling process the one that the areas describe.
+pub fn own() {
+    OWNER.store(crate::sys::getpid(), Ordering::Relaxed);
+}
+
+/// Whether the calling process is that one.
+pub fn is_owner() -> bool {
+    OWNER.load(Ordering::Relaxed) == crate::sys::getpid()
+}
 
 impl Area {
     /// Of the calling thread.
@@ -63,23 +80,25 @@ impl Area {
         self.infos[usize::from(number == libc::SIGSYS)].as_ptr().cast_mut().cast()
     }
 
-    /// Kernel id of the calling thread, whose area this is.
+    /// Kernel id of the calling thread, whose area this is. (A child of `vfork` uses its parent's area, and has an id of its own.)
     pub fn kernel_id(&self) -> u32 {
-        let known = self.ids.load(Ordering::Relaxed) as u32;
+        let known = self.id.load(Ordering::Relaxed) as u32;
         if known != 0 {
             return known;
         }
         let tid = crate::thread::gettid();
-        self.ids.store(u64::from(tid), Ordering::Relaxed);
+        if is_owner() {
+            self.id.store(u64::from(tid), Ordering::Relaxed);
+        }
         tid
     }
 
     /// In the child of a fork, whose only thread has another id than before.
     pub fn forget_id(&self) {
-        self.ids.store(0, Ordering::Relaxed);
+        self.id.store(0, Ordering::Relaxed);
     }
 
-    /// The thread's room for copies, 976 bytes.
+    /// The thread's room for copies, [`BUFFER_BYTES`].
     pub fn buffer(&self) -> *mut u8 {
         self.buffer.as_ptr().cast_mut().cast()
     }

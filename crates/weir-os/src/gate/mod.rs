@@ -92,19 +92,19 @@ mod tests {
 
     #[test]
     fn tables_are_read_on_the_stack_elsewhere_and_not_where_nothing_is() {
-        let here = 0u8;
-        let stack = &raw const here as usize;
-        for (table, near) in
-            [(stack / 4096 * 4096 + 4000, "in the page"), (stack / 4096 * 4096 + 4090, "past its end")]
-        {
-            let (mut out, mut sure) = ([0u8; 96], [0u8; 96]);
-            read_own(table, &mut sure).unwrap();
-            read_staying(table, &mut out, Some(stack)).unwrap();
-            assert_eq!(out, sure, "{near}");
+        #[repr(align(4096))]
+        struct Stack([u8; 2 * 4096]);
+        let bytes = Stack(core::array::from_fn(|i| (i % 251) as u8));
+        let base = bytes.0.as_ptr() as usize;
+        let frame = Some(base + 50);
+        for (at, where_) in [(4000, "in the page"), (4050, "across its end"), (5000, "in the next")] {
+            let mut out = [0u8; 96];
+            read_staying(base + at, &mut out, frame).unwrap();
+            assert_eq!(out, bytes.0[at..at + 96], "{where_}");
         }
         let far: Vec<u8> = (0..=255).cycle().take(10_000).collect();
         let mut out = [0u8; 5000];
-        for frame in [Some(stack), None] {
+        for frame in [frame, None] {
             read_staying(far.as_ptr() as usize + 7, &mut out, frame).unwrap();
             assert_eq!(out, far[7..5007]);
             for bad in [0, 4096, usize::MAX - 100, usize::MAX / 4096 * 4096] {

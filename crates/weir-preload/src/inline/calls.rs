@@ -53,7 +53,7 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     let call = Trapped { nr, args, back: context.ip(), stack: context.sp(), frame: None };
     match emulate(e, nr as i64, args, &mut context) {
         Some(result) => context.set_result(result),
-        None => match e.pass(call) {
+        None => match trapped(e, call) {
             Passage::Stub(at) => {
                 context.set_result(nr as isize);
                 context.set_ip(at);
@@ -65,6 +65,11 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         },
     }
     stacks::tend(e, &mut context);
+}
+
+fn trapped(e: &Weir, call: Trapped) -> Passage {
+    weir::stats::add(&e.core.stats.calls_trapped, 1);
+    e.pass(call)
 }
 
 /// Calls that Weir answers itself: about memory, and about the signals that it keeps.

@@ -2,20 +2,21 @@
 //! signal mask by a call that no filter may trap (see the filter), from the buffer that it is given:
 //! it is given a copy that is not managed memory.
 
-use super::taken;
+use super::{tables, taken};
 use crate::libc_next::{Next, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use weir_os::gate::area::Area;
+use weir_os::gate::area::{self, Area};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::thread;
 
 /// Bytes of libc's `jmp_buf` and `ucontext_t`.
 const BUFFER_BYTES: usize = 200;
 const CONTEXT_BYTES: usize = size_of::<libc::ucontext_t>();
+const _: () = assert!(CONTEXT_BYTES <= area::BUFFER_BYTES && BUFFER_BYTES <= area::BUFFER_BYTES);
 /// Where a jump buffer has the stack pointer, hidden by libc's pointer guard.
 const STACK_WORD: usize = 6;
 /// Calls further below the target of a jump are another stack's.
@@ -67,6 +68,7 @@ unsafe fn jump(next: &Next, env: *mut c_void, value: c_int) -> ! {
         let copy = area.buffer();
         core::ptr::copy_nonoverlapping(env.cast::<u8>(), copy, BUFFER_BYTES);
         leave_calls(target_of(copy.cast()));
+        tables::left_by_jump();
         next(copy.cast(), value)
     }
 }
@@ -102,6 +104,7 @@ pub unsafe extern "C" fn setcontext(context: *const c_void) -> c_int {
         if !taken() {
             return next(context);
         }
+        tables::left_by_jump();
         let copy = Area::current().buffer();
         core::ptr::copy_nonoverlapping(context.cast::<u8>(), copy, CONTEXT_BYTES);
         next(copy.cast())

@@ -17,12 +17,13 @@ mod tables;
 mod threads;
 mod waits;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use weir_os::gate::area::Area;
+use core::sync::atomic::{AtomicBool, Ordering};
+use weir_os::gate::area::{self, Area};
 use weir_os::signal::{self, Mask, bit};
 use weir_os::sys::Errno;
 
 pub use tables::{gated, prepare};
+pub use weir_os::gate::area::is_owner;
 
 /// The signals that Weir keeps.
 pub const OURS: Mask = bit(libc::SIGBUS) | bit(libc::SIGSYS);
@@ -30,13 +31,6 @@ pub const OURS: Mask = bit(libc::SIGBUS) | bit(libc::SIGSYS);
 const ALL: Mask = !0;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// The process that the tables of this library describe: a child of `vfork` shares its parent's memory.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// Whether this is that process.
-pub fn is_owner() -> bool {
-    OWNER.load(Ordering::Relaxed) == weir_os::sys::getpid()
-}
 
 /// Whether SIGBUS and SIGSYS are Weir's in this process.
 #[inline]
@@ -46,7 +40,7 @@ pub fn taken() -> bool {
 
 /// Takes SIGBUS and SIGSYS over: by the constructor, before any other code can block them.
 pub fn take_signals() -> Result<(), Errno> {
-    OWNER.store(weir_os::sys::getpid(), Ordering::Relaxed);
+    area::own();
     let handlers: [(i32, signal::Handler); 2] =
         [(libc::SIGBUS, fault::on_sigbus), (libc::SIGSYS, calls::on_sigsys)];
     for (number, handler) in handlers {
@@ -64,7 +58,7 @@ pub fn take_signals() -> Result<(), Errno> {
 
 /// In the child of a fork, also of one from before the engine started.
 pub fn forked() {
-    OWNER.store(weir_os::sys::getpid(), Ordering::Relaxed);
+    area::own();
     Area::current().forget_id();
     hooks::forked();
     pending::forked();

@@ -76,6 +76,15 @@ pub fn tend(engine: &Weir, context: &mut Context<'_>) {
     }
 }
 
+/// Pins a stack in managed memory on which signals are about to be blocked: by a call without effect that names it, is trapped, and
+/// whose handler [`tend`]s it. (Pinning it here would take locks that a signal's handler may want.)
+pub fn be_noticed(frame: usize) {
+    let before = crate::libc_next::errno();
+    // SAFETY: reads nothing, from no file.
+    unsafe { libc::syscall(libc::SYS_read, -1, frame, 0) };
+    crate::libc_next::set_errno(before);
+}
+
 fn keep_stack(engine: &Weir, sp: usize) {
     let near = |&(lo, hi, _): &(usize, usize, u32)| sp >= lo + BELOW_BYTES / 4 && sp < hi;
     {

@@ -3,11 +3,14 @@
 //! call would do it too, but a filter is inherited, and programs without Weir would die of the trap.) Plain buffers would be
 //! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
 
-use super::taken;
-use crate::libc_next::set_errno;
+use super::{stacks, taken};
+use crate::libc_next::{is_libcs, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
+use core::sync::atomic::Ordering;
 use weir::engine::gate::{Passage, Trapped};
+use weir::stats;
+use weir_os::gate::area::Area;
 use weir_os::gate::read_staying;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{self, Caller, visit};
@@ -46,6 +49,7 @@ enum Cancellation {
 /// Where a call names its buffers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Buffers {
+    /// The filter sees them: what is not done here is done when the call is trapped.
     InArguments,
     InTables,
 }
@@ -61,18 +65,35 @@ unsafe extern "C" {
 /// - as [`Stubs::call`].
 unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point: Cancellation) -> isize {
     const ASYNCHRONOUS: c_int = 1;
+    if point == Cancellation::Elsewhere {
+        // SAFETY: passed on to the caller.
+        return unsafe { stubs.call(at, nr, args) };
+    }
     let mut before = 0;
-    if point == Cancellation::Here {
-        // SAFETY: libc's function; no frame between here and the program's holds anything that must be let go of.
-        unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    let jumped = &Area::current().cancel_type;
+    let outer = jumped.load(Ordering::Relaxed);
+    // SAFETY: libc's function; no frame between here and the program's holds anything that must be let go of.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    if outer == 0 {
+        jumped.store(before as u64 + 1, Ordering::Relaxed);
     }
     // SAFETY: passed on to the caller.
     let result = unsafe { stubs.call(at, nr, args) };
-    if point == Cancellation::Here {
-        // SAFETY: as above; the type that was set before.
-        unsafe { pthread_setcanceltype(before, &raw mut before) };
-    }
+    jumped.store(outer, Ordering::Relaxed);
+    // SAFETY: as above; the type that was set before.
+    unsafe { pthread_setcanceltype(before, &raw mut before) };
     result
+}
+
+/// The calling thread leaves the calls that it is in by a jump: its cancellation type is again what it was before.
+pub fn left_by_jump() {
+    let jumped = &Area::current().cancel_type;
+    let mut before = 0;
+    match jumped.swap(0, Ordering::Relaxed) {
+        0 => {}
+        // SAFETY: libc's function; the type that was set before.
+        t => _ = unsafe { pthread_setcanceltype(t as c_int - 1, &raw mut before) },
+    }
 }
 
 /// Makes a call that names managed memory, in its arguments or in tables; `None` when it does not. `frame` is the address
@@ -84,7 +105,14 @@ fn gate(nr: c_long, args: &[usize; 6], frame: usize, buffers: Buffers, point: Ca
     if !named && (buffers == Buffers::InArguments || !in_tables(engine, nr, args, frame)) {
         return None;
     }
-    pass(engine, nr, args, frame, point)
+    if engine.contains(frame) {
+        // This stack could leave while its thread is at a desk, with the signal blocked that would bring it back.
+        if buffers == Buffers::InArguments {
+            return None;
+        }
+        stacks::be_noticed(frame);
+    }
+    pass(engine, nr, args, frame, buffers, point)
 }
 
 /// Whether tables of a call name managed memory.
@@ -98,16 +126,26 @@ fn in_tables(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> bool
 }
 
 /// Makes a call through the gate.
-fn pass(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize, point: Cancellation) -> Option<isize> {
+fn pass(
+    engine: &Weir,
+    nr: c_long,
+    args: &[usize; 6],
+    frame: usize,
+    buffers: Buffers,
+    point: Cancellation,
+) -> Option<isize> {
     let stubs = engine.stubs()?;
     let args = *args;
     let signals = thread::block_signals();
+    stats::add(&engine.core.stats.calls_wrapped, 1);
     let call = Trapped { nr: nr as usize, args, back: 0, stack: frame, frame: Some(frame) };
     let passage = engine.pass(call);
     thread::restore_signals(signals);
     let result = match passage {
         // SAFETY: the program's own call, its buffers in place.
         Passage::Stub(at) => unsafe { call_stub(stubs, at, nr as usize, args, point) },
+        // libc makes it as a cancellation point, and it is trapped.
+        Passage::Pieces if buffers == Buffers::InArguments => return None,
         Passage::Pieces => {
             let mask = thread::block_signals();
             let r = engine.make_in_pieces(call, mask);
@@ -144,6 +182,8 @@ macro_rules! wrappers {
         $($(
             mod $name {
                 pub static NEXT: crate::libc_next::Next = crate::libc_next::Next::new($text);
+                /// Whether the call may be made here: the next function is libc's.
+                pub static DIRECT: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
             }
 
             /// # Safety
@@ -153,7 +193,8 @@ macro_rules! wrappers {
                 let mut args = [0usize; 6];
                 let words: &[usize] = &[$($word),*];
                 args[..words.len()].copy_from_slice(words);
-                if let Some(r) = gate(libc::$nr, &args, here!(), Buffers::$buffers, Cancellation::$point) {
+                if (Buffers::$buffers == Buffers::InTables || $name::DIRECT.load(Ordering::Relaxed))
+                    && let Some(r) = gate(libc::$nr, &args, here!(), Buffers::$buffers, Cancellation::$point) {
                     return r as $result;
                 }
                 match $name::NEXT.get() {
@@ -172,7 +213,10 @@ macro_rules! wrappers {
         /// Looks up libc's functions of these names, while that is safe: a program may make its first call in a signal
         /// handler.
         pub fn prepare() {
-            $($(let _ = $name::NEXT.get();)*)*
+            $($(
+                let libcs = $name::NEXT.get().is_some_and(is_libcs);
+                $name::DIRECT.store(libcs, Ordering::Relaxed);
+            )*)*
             let _ = (ioctl::NEXT.get(), syscall::NEXT.get());
         }
     };

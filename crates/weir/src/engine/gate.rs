@@ -72,7 +72,6 @@ impl Engine<KernelPager> {
     }
 
     fn pass_at_desk(&self, call: Trapped, bench: &mut Bench) -> Passage {
-        stats::add(&self.core.stats.calls_trapped, 1);
         let Some(stubs) = self.stubs() else { return Passage::Pieces };
         self.harvest_calls_if_many();
         if weir_os::gate::table::outlives_its_return(call.nr) {
