@@ -21,6 +21,8 @@ const REFS_SHIFT: u32 = 8;
 const NONE: u32 = 0;
 const PROBATION: u32 = 1;
 const MAIN: u32 = 2;
+/// Time of an eviction that is not remembered.
+const NEVER: u32 = 0;
 /// Link value of the last block, and of an empty queue's head; block ids are stored plus one.
 const END: u32 = 0;
 
@@ -97,7 +99,7 @@ impl ResidentSet {
     /// A block that went out less than a main queue's length ago would have been a hit, had
     /// probation been that much longer.
     fn refaulted_soon(&self, evicted_at: u32) -> bool {
-        evicted_at != 0 && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at) < self.blocks() / 2
+        evicted_at != NEVER && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at) < self.blocks() / 2
     }
 
     /// Takes the next victim out of the queues. It comes back by `arrived`.
@@ -125,7 +127,10 @@ impl ResidentSet {
                 self.push(table, &self.main, MAIN, block, left);
                 continue;
             }
-            row.set_evicted_at(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
+            let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
+            // What leaves the main queue had its chance: coming back soon it is as good as new. Otherwise a loop a little
+            // longer than memory is all main queue, and every round misses all of it.
+            row.set_evicted_at(if from == MAIN { NEVER } else { now });
             return Some(block);
         }
     }
@@ -236,6 +241,22 @@ mod tests {
         set.arrived(&t, BlockId(1), Arrival::Fetched);
         let out: Vec<u32> = core::iter::from_fn(|| set.next_victim(&t)).map(|b| b.0).collect();
         assert_eq!(out, [3, 1]);
+    }
+
+    #[test]
+    fn a_block_that_comes_back_soon_goes_to_the_main_queue_if_it_left_probation_and_to_probation_if_it_left_the_main_queue()
+     {
+        let (t, set) = (table_with(100), ResidentSet::default());
+        let queue_of = |block: u32| t.block(BlockId(block)).links().1.load(Ordering::Relaxed) & QUEUE_MASK;
+        (0..100).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+        assert_eq!(set.next_victim(&t), Some(BlockId(0)));
+        set.arrived(&t, BlockId(0), Arrival::Fetched);
+        assert_eq!(queue_of(0), MAIN);
+        while queue_of(0) == MAIN {
+            set.next_victim(&t).unwrap();
+        }
+        set.arrived(&t, BlockId(0), Arrival::Fetched);
+        assert_eq!(queue_of(0), PROBATION);
     }
 
     #[test]
