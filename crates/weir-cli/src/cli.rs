@@ -168,6 +168,8 @@ pub enum Scenario {
     Numpy(NumpyArgs),
     /// System-call gate of inline faults: what a call costs, past it and through it
     Gate(GateArgs),
+    /// Replacement policies replayed from traces: what each misses
+    Policy(PolicyArgs),
     /// The experiments of the reports that Weir was founded on
     Founding(FoundingArgs),
 }
@@ -281,9 +283,11 @@ pub enum Experiment {
     F3(FoundingRunArgs),
     /// Compressed cache: none, writeback, writethrough and adaptive, with data of 75 to 175 % of the RAM
     F4(FoundingRunArgs),
+    /// Page order in the allocator: frames in order against shuffled ones, 1 to 64 sequential readers
+    F5(FoundingRunArgs),
 }
 
-/// `weir bench founding f1`, `f3` and `f4`
+/// `weir bench founding f1`, `f3`, `f4` and `f5`
 #[derive(Debug, Args)]
 pub struct FoundingRunArgs {
     /// Options of all scenarios.
@@ -321,6 +325,27 @@ pub struct GateArgs {
     /// Calls per loop [default: 200000, with --quick 20000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
     pub calls: Option<u64>,
+}
+
+/// `weir bench policy`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each trace is a list of accesses to pages. Weir's replacement, the engine's own code with a model of what happens to \
+    a victim's pages, is replayed beside FIFO, CLOCK, LRU, SIEVE, S3-FIFO and the optimum that knows the future. Nothing is timed."
+)]
+pub struct PolicyArgs {
+    /// Exact values as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer frames, shorter traces
+    #[arg(long)]
+    pub quick: bool,
+    /// Frames, of 4 KiB [default: 32768, with --quick 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=1 << 22))]
+    pub frames: Option<u32>,
+    /// A trace instead of those made by rule: a page number, or 0x and an address, at the start of each line; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub trace: Vec<PathBuf>,
 }
 
 /// `weir bench numpy`

@@ -73,6 +73,8 @@ pub enum OptionId {
     Pager,
     /// `unmap-batch`
     UnmapBatch,
+    /// `frame-order`
+    FrameOrder,
 }
 
 /// Everything there is to know about one option.
@@ -113,7 +115,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 17] = [
+pub const OPTIONS: [OptionSpec; 18] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -242,6 +244,17 @@ pub const OPTIONS: [OptionSpec; 17] = [
             "Most pages unmapped by one system call, 1 to 512; below 512 no page tables are moved",
         )
     },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::FrameOrder,
+            "frame-order",
+            "WEIR_FRAME_ORDER",
+            "kept|scattered",
+            "kept",
+            "Whether neighbouring pages get neighbouring frames",
+        )
+    },
 ];
 
 /// Where pages go when the pool is full.
@@ -363,6 +376,8 @@ pub struct Settings {
     pub pager: Pager,
     /// Most pages unmapped by one system call.
     pub unmap_batch: u16,
+    /// Neighbouring pages get neighbouring frames; otherwise single ones, in an order that merges nothing.
+    pub frames_in_order: bool,
 }
 
 /// A value that an option does not take.
@@ -413,6 +428,7 @@ impl Settings {
             quiet: false,
             pager: Pager::Auto,
             unmap_batch: UNMAP_BATCH_MAX,
+            frames_in_order: true,
         };
         for option in &OPTIONS {
             let given = value(option).filter(|text| !text.trim().is_empty());
@@ -470,6 +486,9 @@ impl Settings {
             }
             OptionId::UnmapBatch => {
                 self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?;
+            }
+            OptionId::FrameOrder => {
+                self.frames_in_order = choice(text, &[("kept", true), ("scattered", false)], &[])?;
             }
         }
         Ok(())
@@ -632,6 +651,7 @@ mod tests {
             ("WEIR_QUIET", "1"),
             ("WEIR_PAGER", "copy"),
             ("WEIR_UNMAP_BATCH", "1"),
+            ("WEIR_FRAME_ORDER", "scattered"),
         ])
         .unwrap();
         let expected = Settings {
@@ -654,6 +674,7 @@ mod tests {
             quiet: true,
             pager: Pager::Copy,
             unmap_batch: 1,
+            frames_in_order: false,
         };
         assert_eq!(s, expected);
     }

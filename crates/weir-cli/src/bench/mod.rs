@@ -8,6 +8,7 @@ mod founding;
 mod gate;
 mod graph;
 mod numpy;
+mod policy;
 mod pool;
 pub mod rival;
 mod row;
@@ -33,6 +34,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Scenario::Founding(args) => founding::founding(args),
         Scenario::Numpy(args) => numpy::numpy(args),
         Scenario::Gate(args) => gate::gate(args),
+        Scenario::Policy(args) => policy::policy(args),
     }
 }
 

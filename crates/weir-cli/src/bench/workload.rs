@@ -109,6 +109,7 @@ fn run_phases(phases: &[String], bytes: usize, length: Duration, passes: u32) ->
             "fill" => continue, // always first, done above
             "seqread" => data.sequential_read(passes)?,
             "sweep" => data.sweep(threads, length)?,
+            "stream" => data.stream(threads, length)?,
             "randread" => data.random_read(threads, length, &Pattern::Uniform)?,
             "zipf" => data.random_read(threads, length, &Pattern::Zipf(Zipf::new(pages as u64)))?,
             "randwrite" => data.random_write(length)?,
@@ -157,6 +158,10 @@ fn templates() -> Vec<[u64; PAGE_WORDS]> {
     all
 }
 
+fn line_sums(templates: &[[u64; PAGE_WORDS]]) -> Vec<u64> {
+    templates.iter().map(line_sum).collect()
+}
+
 /// Sum of a page's first word per cache line, without the stamp.
 fn line_sum(template: &[u64; PAGE_WORDS]) -> u64 {
     (LINE_WORDS..PAGE_WORDS).step_by(LINE_WORDS).fold(0, |sum, i| sum.wrapping_add(template[i]))
@@ -186,7 +191,7 @@ impl Data {
     }
 
     fn sequential_read(&self, passes: u32) -> anyhow::Result<Value> {
-        let sums: Vec<u64> = self.templates.iter().map(line_sum).collect();
+        let sums = line_sums(&self.templates);
         let expected = (0..self.pages)
             .fold(0_u64, |sum, page| sum.wrapping_add(stamp(page)).wrapping_add(sums[template_of(page)]));
         let (started, mut written) = (Instant::now(), Vec::new());
@@ -234,6 +239,39 @@ impl Data {
         result["flush_interrupts_per_s"] = json!(flushes.map(|n| n as f64 / started.elapsed().as_secs_f64()));
         result["written"] = json!(Written::now().since(before));
         Ok(result)
+    }
+
+    /// Each thread reads its own part from end to end, once a pass, and waits for the others: nobody can go round among pages that
+    /// are there. Passes until `length` is over.
+    fn stream(&self, threads: usize, length: Duration) -> anyhow::Result<Value> {
+        let sums = line_sums(&self.templates);
+        let part = self.pages.div_ceil(threads);
+        let read = |first: usize| {
+            (first..(first + part).min(self.pages)).try_for_each(|page| self.check_lines(page, &sums))
+        };
+        let (started, mut passes) = (Instant::now(), 0);
+        while passes == 0 || started.elapsed() < length {
+            std::thread::scope(|scope| {
+                let spawn = |thread| scope.spawn(move || read(thread * part));
+                let handles: Vec<_> = (0..threads).map(spawn).collect();
+                let gone = |_| Err(anyhow::anyhow!("a thread of the workload failed"));
+                handles.into_iter().try_for_each(|handle| handle.join().unwrap_or_else(gone))
+            })?;
+            passes += 1;
+        }
+        let mut result = self.throughput(started.elapsed(), passes);
+        result["passes"] = json!(passes);
+        Ok(result)
+    }
+
+    /// Reads a word of each cache line of a page.
+    fn check_lines(&self, page: usize, sums: &[u64]) -> anyhow::Result<()> {
+        let words = self.memory.words();
+        check_stamp(words, page)?;
+        let lines = words[page * PAGE_WORDS..][LINE_WORDS..PAGE_WORDS].iter().step_by(LINE_WORDS);
+        let sum = lines.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Relaxed)));
+        ensure!(sum == sums[template_of(page)], "page {page}: damaged");
+        Ok(())
     }
 
     fn random_read(&self, threads: usize, length: Duration, pattern: &Pattern) -> anyhow::Result<Value> {
@@ -397,7 +435,7 @@ impl Pattern {
 
 /// Zipf-distributed pages: the generator of Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD
 /// 1994), with ranks scattered over the pages so that hot pages are no neighbours.
-struct Zipf {
+pub struct Zipf {
     pages: u64,
     alpha: f64,
     zeta: f64,
@@ -406,7 +444,8 @@ struct Zipf {
 }
 
 impl Zipf {
-    fn new(pages: u64) -> Zipf {
+    /// Over so many pages.
+    pub fn new(pages: u64) -> Zipf {
         let zeta_of = |n: u64| (1..=n).map(|i| (i as f64).powf(-ZIPF_THETA)).sum::<f64>();
         let zeta = zeta_of(pages);
         let eta = (1.0 - (2.0 / pages as f64).powf(1.0 - ZIPF_THETA)) / (1.0 - zeta_of(2.min(pages)) / zeta);
@@ -418,7 +457,8 @@ impl Zipf {
         Zipf { pages, alpha: 1.0 / (1.0 - ZIPF_THETA), zeta, eta, scatter }
     }
 
-    fn page(&self, random: &mut Random) -> usize {
+    /// A page by chance.
+    pub fn page(&self, random: &mut Random) -> usize {
         let u = random.unit();
         let uz = u * self.zeta;
         let rank = if uz < 1.0 {
@@ -451,14 +491,23 @@ mod tests {
 
     #[test]
     fn all_phases_run_and_verify() {
-        let list =
-            ["fill", "seqread", "randread@1", "randread@2", "randwrite@1", "sweep@3", "zipf@1", "zipf@2"];
+        let list = [
+            "fill",
+            "seqread",
+            "stream@3",
+            "randread@1",
+            "randread@2",
+            "randwrite@1",
+            "sweep@3",
+            "zipf@1",
+            "zipf@2",
+        ];
         let result = phases(&list).unwrap();
         assert_eq!((result["verified"].as_bool(), result["pages"].as_u64()), (Some(true), Some(512)));
-        for phase in &list[..2] {
+        for phase in &list[..3] {
             assert!(result["phases"][phase]["mb_per_s"].as_f64().unwrap() > 0.0, "{phase}");
         }
-        for phase in &list[2..] {
+        for phase in &list[3..] {
             let row = &result["phases"][phase];
             assert!(row["ops"].as_u64().unwrap() > 0 && row["ops_per_s"].as_f64().unwrap() > 0.0, "{phase}");
             let (p50, p99, p999) = (row["p50_ns"].as_u64(), row["p99_ns"].as_u64(), row["p999_ns"].as_u64());

@@ -61,7 +61,9 @@ fn one_run(plan: &Plan, number: u32, percent: u64) -> anyhow::Result<Value> {
     let bytes = (plan.limit * percent / 100 / unit * unit).to_string();
     let job = Job::workload(&["graph", "--bytes", &bytes, "--seconds", &plan.seconds.to_string()], DEADLINE)?;
     let mut run = json!({ "percent": percent });
-    for column in COLUMNS {
+    // Each run begins with another column: a machine that gets slower or faster favours none.
+    let first = number as usize % COLUMNS.len();
+    for column in COLUMNS[first..].iter().chain(&COLUMNS[..first]).copied() {
         term::progress(&format!("run {number} of {}, data {percent} %: {column}", plan.runs));
         let options = plan.disk.options(&options(column));
         let (outcome, counters) = job.run_weir_with(plan.limit, plan.faults, &options)?;

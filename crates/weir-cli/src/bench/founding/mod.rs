@@ -3,6 +3,7 @@
 mod f1;
 mod f3;
 mod f4;
+mod f5;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ pub fn founding(args: &FoundingArgs) -> anyhow::Result<ExitCode> {
         Experiment::F1(args) => finish(args, f1::run(args)?, f1::human),
         Experiment::F3(args) => finish(args, f3::run(args)?, f3::human),
         Experiment::F4(args) => finish(args, f4::run(args)?, f4::human),
+        Experiment::F5(args) => finish(args, f5::run(args)?, f5::human),
     }
 }
 

@@ -1,0 +1,164 @@
+//! Weir's own replacement: the engine's queues of blocks, with the staged pages behind them, without the engine around. Which
+//! block goes is decided by the engine's code; what happens to its pages is modelled after `reclaim`.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, anyhow};
+use weir::limits::{LIFT_BLOCKS, LIFT_SHARE, STAGED_SHARE};
+use weir::page::id::BLOCK_PAGES;
+use weir::page::resident::{Arrival, ResidentSet};
+use weir::page::table::PageTable;
+use weir::page::{BlockId, PageId};
+
+use super::known::Policy;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Gone,
+    Resident,
+    Staged,
+}
+
+/// Replacement as the engine has it.
+#[derive(Debug)]
+pub struct Weirs {
+    table: PageTable,
+    resident: ResidentSet,
+    places: Vec<Place>,
+    /// Blocks with staged pages, oldest first.
+    staged: VecDeque<BlockId>,
+    staged_pages: u32,
+    free: u32,
+    frames: u32,
+    /// Blocks that leave together at most; 1 where pages leave by MOVE.
+    lift: u32,
+    /// Accesses to staged pages: hits that cost a fault.
+    pub taken_back: u64,
+}
+
+impl Weirs {
+    /// Over so many frames, for pages numbered below `pages`; `lifts` as in inline mode.
+    pub fn new(frames: u32, pages: u32, lifts: bool) -> anyhow::Result<Weirs> {
+        let pages = pages.next_multiple_of(BLOCK_PAGES * LIFT_BLOCKS) as usize;
+        let lift = if lifts { (frames / (LIFT_SHARE * BLOCK_PAGES)).clamp(1, LIFT_BLOCKS) } else { 1 };
+        Ok(Weirs {
+            table: PageTable::new(pages).map_err(|e| anyhow!("{e:?}")).context("page table")?,
+            resident: ResidentSet::default(),
+            places: vec![Place::Gone; pages],
+            staged: VecDeque::new(),
+            staged_pages: 0,
+            free: frames,
+            frames,
+            lift,
+            taken_back: 0,
+        })
+    }
+
+    /// Frees frames as one batch of reclaim does: the second chance is filled to its mark, then its oldest block leaves.
+    fn reclaim(&mut self) {
+        while self.staged_pages < (self.frames / STAGED_SHARE).max(1) || self.staged.is_empty() {
+            let Some(victim) = self.resident.next_victim(&self.table) else { break };
+            self.unmap(victim);
+        }
+        let Some(block) = self.staged.pop_front() else { return };
+        for page in pages_of(block) {
+            if self.places[page] == Place::Staged {
+                self.places[page] = Place::Gone;
+                self.staged_pages -= 1;
+                self.free += 1;
+            }
+        }
+    }
+
+    /// A victim leaves with its neighbours.
+    fn unmap(&mut self, victim: BlockId) {
+        let group = victim.0 & !(LIFT_BLOCKS - 1);
+        let (mut from, mut end) = (victim.0, victim.0 + 1);
+        while end - from < self.lift && end < group + LIFT_BLOCKS && self.can_go_too(end) {
+            end += 1;
+        }
+        while end - from < self.lift && from > group && self.can_go_too(from - 1) {
+            from -= 1;
+        }
+        for block in (from..end).map(BlockId) {
+            let mut n = 0;
+            for page in pages_of(block) {
+                if self.places[page] == Place::Resident {
+                    self.places[page] = Place::Staged;
+                    n += 1;
+                }
+            }
+            self.table.block(block).add_resident(-n);
+            self.staged_pages += n as u32;
+            // A block with some staged already keeps its place.
+            if n > 0 && !self.staged.contains(&block) {
+                self.staged.push_back(block);
+            }
+        }
+        self.resident.went_early(&self.table, (from..end).filter(|b| *b != victim.0).map(BlockId));
+    }
+
+    fn can_go_too(&self, block: u32) -> bool {
+        let block = BlockId(block);
+        self.table.block(block).resident() > 0
+            && pages_of(block).all(|page| self.places[page] != Place::Staged)
+    }
+}
+
+fn pages_of(block: BlockId) -> std::ops::Range<usize> {
+    let first = block.page(0).0 as usize;
+    first..first + BLOCK_PAGES as usize
+}
+
+impl Policy for Weirs {
+    fn access(&mut self, page: u32) -> bool {
+        let how = match self.places[page as usize] {
+            Place::Resident => return true,
+            Place::Staged => {
+                self.staged_pages -= 1;
+                self.taken_back += 1;
+                Arrival::TakenBack
+            }
+            Place::Gone => {
+                while self.free == 0 {
+                    self.reclaim();
+                }
+                self.free -= 1;
+                Arrival::Fetched
+            }
+        };
+        let block = PageId(page).block();
+        self.places[page as usize] = Place::Resident;
+        self.table.block(block).add_resident(1);
+        self.resident.arrived(&self.table, block, how);
+        how == Arrival::TakenBack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::policy::known::{misses, optimum};
+    use crate::bench::policy::traces;
+
+    #[test]
+    fn frames_are_never_more_than_given_and_none_is_lost() {
+        for lifts in [false, true] {
+            for trace in traces::made(1280, 8) {
+                let mut weirs = Weirs::new(1280, trace.pages, lifts).unwrap();
+                let missed = misses(&mut weirs, &trace.accesses);
+                let there = weirs.places.iter().filter(|p| **p != Place::Gone).count() as u32;
+                let staged = weirs.places.iter().filter(|p| **p == Place::Staged).count() as u32;
+                assert_eq!((there + weirs.free, staged), (1280, weirs.staged_pages), "{}", trace.name);
+                assert!(missed >= optimum(1280, &trace.accesses, trace.pages), "{}", trace.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_is_missed_once() {
+        let mut weirs = Weirs::new(2048, 2048, true).unwrap();
+        let trace: Vec<u32> = (0..3).flat_map(|_| 0..2048).collect();
+        assert_eq!(misses(&mut weirs, &trace), 2048);
+    }
+}
