@@ -152,6 +152,9 @@ pub struct DemoArgs {
 /// `weir bench`
 #[derive(Debug, Args)]
 pub struct BenchArgs {
+    /// Draw the result as SVG files in this folder
+    #[arg(long, value_name = "DIR", global = true)]
+    pub plot: Option<PathBuf>,
     /// What to measure.
     #[command(subcommand)]
     pub scenario: Scenario,

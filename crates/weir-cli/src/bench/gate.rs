@@ -2,13 +2,13 @@
 //! and inside. There is no rival: the program alone is what Weir is measured against.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use serde_json::{Value, json};
 use weir_os::probe::{self, FaultMode};
 
+use super::Findings;
 use super::calls::{CALLS, Call, Way, calls_made};
 use super::sides::{Job, weir_missing};
 use super::{median, table};
@@ -33,8 +33,8 @@ impl Call {
     }
 }
 
-/// Measures and prints.
-pub fn gate(args: &GateArgs) -> anyhow::Result<ExitCode> {
+/// Measures.
+pub fn gate(args: &GateArgs) -> anyhow::Result<Findings> {
     if let Some(why) = weir_missing() {
         bail!("{why}");
     }
@@ -44,9 +44,7 @@ pub fn gate(args: &GateArgs) -> anyhow::Result<ExitCode> {
     let calls = args.calls.unwrap_or(if args.quick { 20_000 } else { 200_000 });
     let runs = measure(calls, args.runs.unwrap_or(if args.quick { 3 } else { 5 }))?;
     let report = report(calls, &runs);
-    let text = if args.json { format!("{report:#}\n") } else { human(&report) };
-    term::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Findings::new(report, args.json, human))
 }
 
 /// The sides take turns, so that a slow minute of the machine hits both.

@@ -8,6 +8,7 @@ mod founding;
 mod gate;
 mod graph;
 mod numpy;
+mod plot;
 mod policy;
 mod pool;
 pub mod rival;
@@ -20,22 +21,49 @@ pub mod workload;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use serde_json::Value;
 
 use crate::cli::{BenchArgs, Scenario};
-use crate::interrupt;
+use crate::{interrupt, term};
 
-/// Runs a scenario and prints its table or its JSON.
+/// What a scenario found.
+pub struct Findings {
+    report: Value,
+    /// What is printed of it.
+    text: String,
+}
+
+impl Findings {
+    fn new(report: Value, as_json: bool, human: impl FnOnce(&Value) -> String) -> Findings {
+        let text = if as_json { format!("{report:#}\n") } else { human(&report) };
+        Findings { report, text }
+    }
+}
+
+/// Runs a scenario, prints its table or its JSON, and draws it if that is asked for.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     interrupt::catch_signals()?;
-    match &args.scenario {
+    if let Some(folder) = &args.plot {
+        // Said before hours of measuring, not after.
+        std::fs::create_dir_all(folder).with_context(|| format!("--plot {}", folder.display()))?;
+    }
+    let findings = match &args.scenario {
         Scenario::Pool(args) => pool::pool(args),
         Scenario::Swap(args) => swap::swap(args),
         Scenario::Founding(args) => founding::founding(args),
         Scenario::Numpy(args) => numpy::numpy(args),
         Scenario::Gate(args) => gate::gate(args),
         Scenario::Policy(args) => policy::policy(args),
+    }?;
+    term::print(&findings.text)?;
+    if let Some(folder) = &args.plot {
+        for chart in plot::charts(&findings.report) {
+            let path = chart.draw(folder)?;
+            term::progress(&format!("drawn: {}", path.display()));
+        }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// How often the kernel's side may be repeated after the kernel has killed it.

@@ -1,7 +1,7 @@
 //! `weir bench numpy`: a numpy program, unmodified, in a fraction of the memory it wants.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::probe::{self, FaultMode};
 
+use super::Findings;
 use super::rival::{Area, Rival};
 use super::sides::{Job, Outcome, pager_name, weir_missing};
 use super::{RIVAL_ATTEMPTS, median, oom_note, table};
@@ -47,8 +48,8 @@ impl Plan {
     }
 }
 
-/// Measures and prints.
-pub fn numpy(args: &NumpyArgs) -> anyhow::Result<ExitCode> {
+/// Measures.
+pub fn numpy(args: &NumpyArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
     let (python, numpy_version) = interpreter(&args.python)?;
     let weir = !args.common.rival_only;
@@ -72,9 +73,7 @@ pub fn numpy(args: &NumpyArgs) -> anyhow::Result<ExitCode> {
     report["rival"] = json!(description);
     notes.extend(oom_note(&runs));
     report["notes"] = json!(notes);
-    let text = if args.common.json { format!("{report:#}\n") } else { human(&report) };
-    term::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Findings::new(report, args.common.json, human))
 }
 
 /// The interpreter behind whatever was named (version managers put shell scripts in PATH), and numpy's version.

@@ -1,6 +1,5 @@
 //! `weir bench pool`: twice as much data as the limit, all of it compressed in RAM, no disk.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -8,6 +7,7 @@ use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::probe::{self, FaultMode, Probe};
 
+use super::Findings;
 use super::disk::size;
 use super::rival::{Area, Rival};
 use super::row::{self, Row, latency, rate, throughput};
@@ -84,8 +84,8 @@ fn modes(asked: Option<FaultMode>, p: &Probe, notes: &mut Vec<String>) -> anyhow
     Ok(modes)
 }
 
-/// Measures and prints.
-pub fn pool(args: &PoolArgs) -> anyhow::Result<ExitCode> {
+/// Measures.
+pub fn pool(args: &PoolArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
     let mut notes = Vec::new();
     let mut weir = Vec::new();
@@ -106,9 +106,7 @@ pub fn pool(args: &PoolArgs) -> anyhow::Result<ExitCode> {
     drop(rival);
     notes.extend(oom_note(&runs));
     let report = report(&plan, description.as_deref(), &weir, &runs, &notes);
-    let text = if args.common.json { format!("{report:#}\n") } else { human(&report) };
-    term::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Findings::new(report, args.common.json, human))
 }
 
 /// Interleaved: each run measures all sides, so that a slow minute of the machine hits all of them.

@@ -1,12 +1,12 @@
 //! `weir bench swap`: twice as much data as the limit, most of it in a swap file.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir::config::{DEFAULT_POOL_MAX_PERCENT, format_size};
 use weir_os::probe::{self, FaultMode};
 
+use super::Findings;
 use super::disk::{self, Disk, SMALL_POOL_PERCENT, number, size};
 use super::rival::Area;
 use super::row::{self, Row, latency, rate, throughput};
@@ -94,8 +94,8 @@ impl Plan {
     }
 }
 
-/// Measures and prints.
-pub fn swap(args: &SwapArgs) -> anyhow::Result<ExitCode> {
+/// Measures.
+pub fn swap(args: &SwapArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
     if let Some(why) = weir_missing().filter(|_| !args.common.rival_only) {
         anyhow::bail!("{why}\n(--rival-only measures the other sides)");
@@ -105,9 +105,7 @@ pub fn swap(args: &SwapArgs) -> anyhow::Result<ExitCode> {
     notes.extend(oom_note(&runs));
     notes.dedup();
     let report = report(&plan, &runs, &notes);
-    let text = if args.common.json { format!("{report:#}\n") } else { human(&report) };
-    term::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Findings::new(report, args.common.json, human))
 }
 
 /// Interleaved: each run measures all sides, so that a slow minute of the machine hits all of them.

@@ -5,30 +5,22 @@ mod f3;
 mod f4;
 mod f5;
 
-use std::process::ExitCode;
-
 use serde_json::Value;
 use weir_os::probe::{self, FaultMode};
 
+use super::Findings;
 use super::disk::{self, Disk};
 use super::sides::weir_missing;
 use crate::cli::{Experiment, FoundingArgs, FoundingRunArgs};
-use crate::term;
 
 /// Runs an experiment.
-pub fn founding(args: &FoundingArgs) -> anyhow::Result<ExitCode> {
+pub fn founding(args: &FoundingArgs) -> anyhow::Result<Findings> {
     match &args.experiment {
-        Experiment::F1(args) => finish(args, f1::run(args)?, f1::human),
-        Experiment::F3(args) => finish(args, f3::run(args)?, f3::human),
-        Experiment::F4(args) => finish(args, f4::run(args)?, f4::human),
-        Experiment::F5(args) => finish(args, f5::run(args)?, f5::human),
+        Experiment::F1(args) => Ok(Findings::new(f1::run(args)?, args.common.json, f1::human)),
+        Experiment::F3(args) => Ok(Findings::new(f3::run(args)?, args.common.json, f3::human)),
+        Experiment::F4(args) => Ok(Findings::new(f4::run(args)?, args.common.json, f4::human)),
+        Experiment::F5(args) => Ok(Findings::new(f5::run(args)?, args.common.json, f5::human)),
     }
-}
-
-fn finish(args: &FoundingRunArgs, report: Value, human: fn(&Value) -> String) -> anyhow::Result<ExitCode> {
-    let text = if args.common.json { format!("{report:#}\n") } else { human(&report) };
-    term::print(&text)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// One figure in terms of another that is not nothing.

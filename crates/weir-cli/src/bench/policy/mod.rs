@@ -5,15 +5,13 @@ pub mod known;
 pub mod traces;
 pub mod weirs;
 
-use std::process::ExitCode;
-
 use anyhow::ensure;
 use serde_json::{Value, json};
 
 use self::known::{Fifo, Lru, Policy, S3Fifo, Sieve, misses, optimum};
 use self::traces::Trace;
 use self::weirs::Weirs;
-use super::table;
+use super::{Findings, table};
 use crate::cli::PolicyArgs;
 use crate::term;
 
@@ -27,8 +25,8 @@ const FRAMES_QUICK: u32 = 4 << 10;
 
 const COLUMNS: [&str; 8] = ["optimum", "fifo", "clock", "lru", "sieve", "s3-fifo", "weir", "weir, thread"];
 
-/// Replays and prints.
-pub fn policy(args: &PolicyArgs) -> anyhow::Result<ExitCode> {
+/// Replays.
+pub fn policy(args: &PolicyArgs) -> anyhow::Result<Findings> {
     let frames = args.frames.unwrap_or(if args.quick { FRAMES_QUICK } else { FRAMES });
     let traces = match args.trace.as_slice() {
         [] => traces::made(frames, ROUNDS),
@@ -36,9 +34,7 @@ pub fn policy(args: &PolicyArgs) -> anyhow::Result<ExitCode> {
     };
     let rows = traces.iter().map(|trace| replay(trace, frames)).collect::<anyhow::Result<Vec<Value>>>()?;
     let report = json!({ "scenario": "policy", "frames": frames, "columns": COLUMNS, "rows": rows });
-    let text = if args.json { format!("{report:#}\n") } else { human(&report) };
-    term::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Findings::new(report, args.json, human))
 }
 
 /// All policies on one trace.
