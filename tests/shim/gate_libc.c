@@ -1,4 +1,4 @@
-/* libc's functions with buffers in pages that were pushed out: contents, errors, interruption, cancellation. */
+/* libc's functions with buffers in pages that were pushed out: contents, errors, stacks on the heap, cancellation. */
 #include "gate.h"
 
 #include <fcntl.h>

@@ -183,7 +183,7 @@ pub fn block_signals() -> u64 {
     signal::change_mask(libc::SIG_SETMASK, Some(!0)).unwrap_or(0)
 }
 
-/// Blocks every signal but libc's own two, for threads that live on: `setuid` waits for all threads to answer one of them.
+/// Blocks every signal but libc's own two: what an engine thread starts with.
 fn block_for_long() -> u64 {
     const LIBCS: u64 = signal::bit(32) | signal::bit(33);
     signal::change_mask(libc::SIG_SETMASK, Some(!LIBCS)).unwrap_or(0)
@@ -233,23 +233,29 @@ pub fn prefer_latency() {
 }
 
 /// Asks the scheduler for short slices for a thread of the program, all else as it is. False for one that is scheduled in real time, or
-/// when the kernel refuses. (Yielding gives up the rest of a slice, kernel 6.18: of a long one that would be most of the thread's
-/// share, where others compute.) Kernels before 6.12 have no slices per thread, and take nothing from one that yields.
+/// when the kernel refuses or has no slices per thread (before 6.12). (Yielding gives up the rest of a slice, kernel 6.18: of a long one that would be most of the thread's
+/// share, where others compute.)
 pub fn shorten_own_slice() -> bool {
-    let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes a struct of the size named into the live one.
-    let known = unsafe {
-        let (to, size) = (&raw mut attr as usize, size_of::<SchedAttr>());
-        syscall(libc::SYS_sched_getattr, [0, to, size, 0, 0, 0])
-    };
-    if known.is_err() || !matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
+    let Some(mut attr) = own_attributes() else { return false };
+    if !matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
         return false;
     }
     if attr.runtime != 0 && attr.runtime <= SLICE_NS {
         return true;
     }
     attr.runtime = SLICE_NS;
-    sched_setattr(&mut attr).is_ok()
+    sched_setattr(&mut attr).is_ok() && own_attributes().is_some_and(|now| now.runtime == SLICE_NS)
+}
+
+/// How the calling thread is scheduled.
+fn own_attributes() -> Option<SchedAttr> {
+    let mut attr = SchedAttr::default();
+    // SAFETY: the kernel writes a struct of the size named into the live one.
+    let known = unsafe {
+        let (to, size) = (&raw mut attr as usize, size_of::<SchedAttr>());
+        syscall(libc::SYS_sched_getattr, [0, to, size, 0, 0, 0])
+    };
+    known.is_ok().then_some(attr)
 }
 
 /// Never interrupts another thread when woken: for work that only has to be done in time on
@@ -305,32 +311,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threads_slice_is_shortened_and_nothing_else_changes() {
-        let own = || {
-            let mut attr = SchedAttr::default();
-            // SAFETY: as in `shorten_own_slice`.
-            let known = unsafe {
-                syscall(libc::SYS_sched_getattr, [0, &raw mut attr as usize, size_of::<SchedAttr>(), 0, 0, 0])
-            };
-            known.map(|_| (attr.policy, attr.flags, attr.nice, attr.runtime)).unwrap()
-        };
-        std::thread::spawn(move || {
+    fn a_threads_slice_is_shortened_where_there_are_slices_and_nothing_else_changes() {
+        std::thread::spawn(|| {
             sched_setattr(&mut SchedAttr { nice: 5, ..SchedAttr::default() }).unwrap();
-            let before = own();
-            assert!(shorten_own_slice() && shorten_own_slice());
-            let after = own();
-            assert_eq!((after.0, after.1, after.2), (before.0, before.1, 5));
-            assert!(after.3 == SLICE_NS || after.3 == before.3, "{after:?}");
+            let before = own_attributes().unwrap();
+            let shortened = shorten_own_slice();
+            let after = own_attributes().unwrap();
+            assert_eq!((after.policy, after.flags, after.nice), (before.policy, before.flags, 5));
+            assert_eq!(shortened, after.runtime == SLICE_NS, "{}", after.runtime);
+            assert_eq!(shorten_own_slice(), shortened);
             prefer_others();
-            assert!(shorten_own_slice() && own().0 == libc::SCHED_BATCH as u32);
-            if sched_setattr(&mut SchedAttr {
-                policy: libc::SCHED_FIFO as u32,
-                priority: 1,
-                ..SchedAttr::default()
-            })
-            .is_ok()
-            {
-                assert!(!shorten_own_slice() && own().0 == libc::SCHED_FIFO as u32);
+            assert_eq!(shorten_own_slice(), shortened);
+            assert_eq!(own_attributes().unwrap().policy, libc::SCHED_BATCH as u32);
+            let real_time =
+                SchedAttr { policy: libc::SCHED_FIFO as u32, priority: 1, ..SchedAttr::default() };
+            if sched_setattr(&mut { real_time }).is_ok() {
+                assert!(!shorten_own_slice());
+                assert_eq!(own_attributes().unwrap().policy, libc::SCHED_FIFO as u32);
             }
         })
         .join()

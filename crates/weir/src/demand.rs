@@ -70,7 +70,9 @@ impl Demand {
 
     /// Whether faulting threads wait for each other's processors.
     pub fn queued(&self) -> bool {
-        self.faulters.load(Ordering::Relaxed) > self.processors
+        // Threads are counted in 64 bits: of more than that many each bit stands for several.
+        const COUNTED: u32 = 48;
+        self.faulters.load(Ordering::Relaxed) > self.processors.min(COUNTED)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Area {
     pub turn: AtomicU64,
     /// While it waits in a call that libc's wrapped functions made: the cancellation type that the program had set, plus 1.
     pub cancel_type: AtomicU64,
+    /// The stack pointer of that call.
+    pub cancel_frame: AtomicU64,
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
@@ -41,7 +43,7 @@ const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// Bytes of [`Area::buffer`]: a `ucontext_t`.
 pub const BUFFER_BYTES: usize = 968;
 /// As the assembly below has it.
-const AREA_BYTES: usize = 1344;
+const AREA_BYTES: usize = 1352;
 
 /// The process whose threads the areas describe: a child of `vfork` shares its parent's memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -116,8 +118,8 @@ core::arch::global_asm!(
     ".globl weir_area",
     ".p2align 6",
     "weir_area:",
-    ".zero 1344",
-    ".size weir_area, 1344",
+    ".zero 1352",
+    ".size weir_area, 1352",
     ".popsection",
 );
 

@@ -67,8 +67,9 @@ unsafe fn jump(next: &Next, env: *mut c_void, value: c_int) -> ! {
     unsafe {
         let copy = area.buffer();
         core::ptr::copy_nonoverlapping(env.cast::<u8>(), copy, BUFFER_BYTES);
-        leave_calls(target_of(copy.cast()));
-        tables::left_by_jump();
+        let target = target_of(copy.cast());
+        leave_calls(target);
+        tables::left_by_jump(target);
         next(copy.cast(), value)
     }
 }
@@ -104,7 +105,8 @@ pub unsafe extern "C" fn setcontext(context: *const c_void) -> c_int {
         if !taken() {
             return next(context);
         }
-        tables::left_by_jump();
+        let target = (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RSP as usize];
+        tables::left_by_jump(target as usize);
         let copy = Area::current().buffer();
         core::ptr::copy_nonoverlapping(context.cast::<u8>(), copy, CONTEXT_BYTES);
         next(copy.cast())

@@ -17,6 +17,14 @@ use weir_os::gate::table::{self, Caller, visit};
 use weir_os::sys::Errno;
 use weir_os::thread;
 
+/// The address of a live stack frame: that of the function that says it.
+macro_rules! here {
+    () => {{
+        let here = 0u8;
+        &raw const here as usize
+    }};
+}
+
 /// Looks whether a call touches managed memory.
 struct Look<'a> {
     engine: &'a Weir,
@@ -64,6 +72,7 @@ unsafe extern "C" {
 /// # Safety
 /// - as [`Stubs::call`].
 unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point: Cancellation) -> isize {
+    const DEFERRED: c_int = 0;
     const ASYNCHRONOUS: c_int = 1;
     if point == Cancellation::Elsewhere {
         // SAFETY: passed on to the caller.
@@ -72,11 +81,16 @@ unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point
     let mut before = 0;
     let jumped = &Area::current().cancel_type;
     let outer = jumped.load(Ordering::Relaxed);
+    // In two steps: a handler that jumps out between them must find what to go back to.
     // SAFETY: libc's function; no frame between here and the program's holds anything that must be let go of.
-    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    unsafe { pthread_setcanceltype(DEFERRED, &raw mut before) };
     if outer == 0 {
+        Area::current().cancel_frame.store(here!() as u64, Ordering::Relaxed);
         jumped.store(before as u64 + 1, Ordering::Relaxed);
     }
+    let mut deferred = 0;
+    // SAFETY: as above.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut deferred) };
     // SAFETY: passed on to the caller.
     let result = unsafe { stubs.call(at, nr, args) };
     jumped.store(outer, Ordering::Relaxed);
@@ -85,9 +99,13 @@ unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point
     result
 }
 
-/// The calling thread leaves the calls that it is in by a jump: its cancellation type is again what it was before.
-pub fn left_by_jump() {
-    let jumped = &Area::current().cancel_type;
+/// The calling thread jumps to a stack pointer: if it leaves the call that it is in, its cancellation type is again what it was before.
+pub fn left_by_jump(target: usize) {
+    let area = Area::current();
+    if (target as u64) < area.cancel_frame.load(Ordering::Relaxed) {
+        return; // it stays in a handler that interrupted the call
+    }
+    let jumped = &area.cancel_type;
     let mut before = 0;
     match jumped.swap(0, Ordering::Relaxed) {
         0 => {}
@@ -160,14 +178,6 @@ fn pass(
         }
         r => r,
     })
-}
-
-/// The address of a live stack frame: that of the function that says it.
-macro_rules! here {
-    () => {{
-        let here = 0u8;
-        &raw const here as usize
-    }};
 }
 
 /// As [`gate`], for calls that are no cancellation points.

@@ -71,6 +71,8 @@ pub enum Arrival {
     Fetched,
     /// Taken back while staged: proof of reuse.
     TakenBack,
+    /// Its turn to leave came, and some of it could not go.
+    Stayed,
 }
 
 impl ResidentSet {
@@ -89,7 +91,7 @@ impl ResidentSet {
         if policy.load(Ordering::Relaxed) & QUEUE_MASK != NONE {
             return;
         }
-        if how == Arrival::TakenBack || self.refaulted_soon(row.evicted_at()) {
+        if how != Arrival::Fetched || self.refaulted_soon(row.evicted_at()) {
             self.push(table, &self.main, MAIN, block, u32::from(how == Arrival::TakenBack));
         } else {
             self.push(table, &self.probation, PROBATION, block, 0);
@@ -257,6 +259,9 @@ mod tests {
         }
         set.arrived(&t, BlockId(0), Arrival::Fetched);
         assert_eq!(queue_of(0), PROBATION);
+        while set.next_victim(&t) != Some(BlockId(0)) {}
+        set.arrived(&t, BlockId(0), Arrival::Stayed);
+        assert_eq!(queue_of(0), MAIN, "it never left");
     }
 
     #[test]

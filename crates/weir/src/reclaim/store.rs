@@ -316,6 +316,6 @@ fn give_back<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, mask: u
     }
     core.staged.sub_pages(n);
     core.table.block(block).add_resident(n as i32);
-    core.resident.arrived(&core.table, block, Arrival::Fetched);
+    core.resident.arrived(&core.table, block, Arrival::Stayed);
     n
 }

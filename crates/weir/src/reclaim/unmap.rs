@@ -30,13 +30,13 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     if row.window().is_some() || row.spend_rest() {
         // Still has staged pages from last time, or did not compress then: another turn.
         drop(guard);
-        core.resident.arrived(&core.table, block, Arrival::Fetched);
+        core.resident.arrived(&core.table, block, Arrival::Stayed);
         return Unmapped::Nothing;
     }
     if core.frames.can_lift() && core.unmap_batch >= UNMAP_BATCH_MAX.into() {
         if let Some(done) = lift(core, block, guard) {
             if row.resident() > 0 {
-                core.resident.arrived(&core.table, block, Arrival::Fetched);
+                core.resident.arrived(&core.table, block, Arrival::Stayed);
             }
             return done;
         }
@@ -50,7 +50,7 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>) -> U
     let row = core.table.block(block);
     if row.window().is_some() {
         // Between two holds of the lock somebody else was at it.
-        core.resident.arrived(&core.table, block, Arrival::Fetched);
+        core.resident.arrived(&core.table, block, Arrival::Stayed);
         return Unmapped::Nothing;
     }
     let mask = movable(core, block, row.valid() & !row.fixed() & !core.pins.of_block(block));
@@ -58,7 +58,7 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>) -> U
     let Some(window) = window else {
         drop(guard);
         if row.resident() > 0 {
-            core.resident.arrived(&core.table, block, Arrival::Fetched);
+            core.resident.arrived(&core.table, block, Arrival::Stayed);
         }
         return if mask == Leaving::default() { Unmapped::Nothing } else { Unmapped::NoWindow };
     };
@@ -81,7 +81,7 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>) -> U
     let left = row.resident();
     drop(guard);
     if left > 0 {
-        core.resident.arrived(&core.table, block, Arrival::Fetched);
+        core.resident.arrived(&core.table, block, Arrival::Stayed);
     }
     if n == 0 { Unmapped::Nothing } else { Unmapped::Staged(n) }
 }

@@ -49,7 +49,9 @@ fn one_run(plan: &Plan, number: u32, tier: &str, readers: u32) -> anyhow::Result
     let (bytes, seconds) = ((plan.limit * DATA_PERCENT / 100).to_string(), plan.seconds.to_string());
     let job = Job::workload(&[&phases, "--bytes", &bytes, "--seconds", &seconds], DEADLINE)?;
     let mut run = json!({ "tier": tier, "readers": readers });
-    for (side, order) in SIDES {
+    // Each run begins with the other side.
+    let first = number as usize % SIDES.len();
+    for (side, order) in SIDES.into_iter().cycle().skip(first).take(SIDES.len()) {
         term::progress(&format!("run {number} of {}, {tier}, {readers} reader(s): {side}", plan.runs));
         let order = ("frame-order", order.to_owned());
         let options = match tier {

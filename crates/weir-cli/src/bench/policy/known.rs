@@ -1,7 +1,7 @@
 //! Known policies, a page at a time with every access seen, as their papers have them. They are what Weir's, which sees no access to a
 //! page that is there, is held against.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// A policy over a fixed number of frames: tells whether an access hit.
 pub trait Policy {
@@ -93,7 +93,7 @@ pub struct Sieve {
     frames: usize,
     arrivals: u64,
     /// By arrival: page, and whether it was accessed.
-    queue: std::collections::BTreeMap<u64, (u32, bool)>,
+    queue: BTreeMap<u64, (u32, bool)>,
     place: HashMap<u32, u64>,
     hand: u64,
 }
@@ -101,13 +101,7 @@ pub struct Sieve {
 impl Sieve {
     /// Over so many frames.
     pub fn new(frames: usize) -> Sieve {
-        Sieve {
-            frames,
-            arrivals: 0,
-            queue: std::collections::BTreeMap::new(),
-            place: HashMap::new(),
-            hand: 0,
-        }
+        Sieve { frames, arrivals: 0, queue: BTreeMap::new(), place: HashMap::new(), hand: 0 }
     }
 
     fn evict(&mut self) {
@@ -134,6 +128,9 @@ impl Policy for Sieve {
         if self.queue.len() >= self.frames {
             self.evict();
         }
+        if self.queue.range(self.hand..).next().is_none() {
+            self.hand = 0; // past the newest: from the oldest again, not on to the one that comes now
+        }
         self.arrivals += 1;
         self.queue.insert(self.arrivals, (page, false));
         self.place.insert(page, self.arrivals);
@@ -150,9 +147,11 @@ pub struct S3Fifo {
     main: VecDeque<u32>,
     /// Accesses since the page's last turn, 3 at most.
     counts: HashMap<u32, u8>,
-    ghosts: VecDeque<u32>,
-    /// How often a page stands in the ghost queue.
-    ghostly: HashMap<u32, u32>,
+    /// Pages, and when each left.
+    ghosts: VecDeque<(u32, u64)>,
+    /// Those of the ghost queue that have not come back, and when they left.
+    ghostly: HashMap<u32, u64>,
+    now: u64,
 }
 
 impl S3Fifo {
@@ -165,21 +164,20 @@ impl S3Fifo {
             counts: HashMap::new(),
             ghosts: VecDeque::new(),
             ghostly: HashMap::new(),
+            now: 0,
         }
     }
 
     fn remember(&mut self, page: u32) {
-        if self.ghosts.len() >= self.frames * 9 / 10
-            && let Some(oldest) = self.ghosts.pop_front()
-            && let Some(n) = self.ghostly.get_mut(&oldest)
-        {
-            *n -= 1;
-            if *n == 0 {
-                self.ghostly.remove(&oldest);
+        while self.ghostly.len() >= self.frames * 9 / 10 {
+            let Some((oldest, at)) = self.ghosts.pop_front() else { break };
+            if self.ghostly.get(&oldest) == Some(&at) {
+                self.ghostly.remove(&oldest); // else it came back, and may be a younger ghost
             }
         }
-        self.ghosts.push_back(page);
-        *self.ghostly.entry(page).or_default() += 1;
+        self.now += 1;
+        self.ghosts.push_back((page, self.now));
+        self.ghostly.insert(page, self.now);
     }
 
     /// Frees one frame.
@@ -220,7 +218,7 @@ impl Policy for S3Fifo {
         if self.counts.len() >= self.frames {
             self.evict();
         }
-        if self.ghostly.contains_key(&page) {
+        if self.ghostly.remove(&page).is_some() {
             self.main.push_back(page)
         } else {
             self.small.push_back(page)
@@ -283,8 +281,13 @@ mod tests {
 
     #[test]
     fn sieve_keeps_what_was_accessed_where_it_stands() {
-        // 1 is passed over and loses its mark, 2 goes; then the hand stands behind 2 and takes 3, not 1.
-        assert_eq!(hits(&mut Sieve::new(2), &[1, 2, 1, 3, 4, 1]), [false, false, true, false, false, true]);
+        // 1 is passed over and loses its mark, 2, the newest, goes; the hand begins again at the oldest and takes 1.
+        assert_eq!(hits(&mut Sieve::new(2), &[1, 2, 1, 3, 4, 1]), [false, false, true, false, false, false]);
+        // 1 is passed over, 2 goes, the hand stands before 3 and takes it: 1 stays.
+        assert_eq!(
+            hits(&mut Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1]),
+            [false, false, false, true, false, false, true]
+        );
     }
 
     #[test]
