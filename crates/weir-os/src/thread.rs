@@ -233,8 +233,8 @@ pub fn prefer_latency() {
 }
 
 /// Asks the scheduler for short slices for a thread of the program, all else as it is. False for one that is scheduled in real time, or
-/// when the kernel refuses or has no slices per thread (before 6.12). (Yielding gives up the rest of a slice, kernel 6.18: of a long one that would be most of the thread's
-/// share, where others compute.)
+/// when the kernel refuses or has no slices per thread (before 6.12). (Yielding gives up the rest of a slice, kernel 6.18: of a long
+/// one that would be most of the thread's share, where others compute.)
 pub fn shorten_own_slice() -> bool {
     let Some(mut attr) = own_attributes() else { return false };
     if !matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {

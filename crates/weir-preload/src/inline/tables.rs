@@ -4,7 +4,7 @@
 //! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
 
 use super::{stacks, taken};
-use crate::libc_next::{is_libcs, set_errno};
+use crate::libc_next::{code_of_libc, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use core::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ macro_rules! here {
 /// Looks whether a call touches managed memory.
 struct Look<'a> {
     engine: &'a Weir,
-    frame: Option<usize>,
+    frame: usize,
     managed: bool,
 }
 
@@ -38,7 +38,7 @@ impl Caller for Look<'_> {
         if self.managed {
             return Err(Errno::EAGAIN); // known by now, and the table may be away
         }
-        read_staying(addr, out, self.frame)
+        read_staying(addr, out, Some(self.frame))
     }
 
     fn buffer(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
@@ -138,7 +138,7 @@ fn in_tables(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> bool
     if table::table_args(nr as usize) == 0 {
         return false;
     }
-    let mut look = Look { engine, frame: Some(frame), managed: false };
+    let mut look = Look { engine, frame, managed: false };
     let _ = visit(nr as usize, args, &mut look);
     look.managed
 }
@@ -223,9 +223,10 @@ macro_rules! wrappers {
         /// Looks up libc's functions of these names, while that is safe: a program may make its first call in a signal
         /// handler.
         pub fn prepare() {
+            let libcs = code_of_libc();
             $($(
-                let libcs = $name::NEXT.get().is_some_and(is_libcs);
-                $name::DIRECT.store(libcs, Ordering::Relaxed);
+                let direct = $name::NEXT.get().is_some_and(|a| libcs.contains(&a));
+                $name::DIRECT.store(direct, Ordering::Relaxed);
             )*)*
             let _ = (ioctl::NEXT.get(), syscall::NEXT.get());
         }
