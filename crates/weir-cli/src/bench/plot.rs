@@ -19,14 +19,11 @@ const COLOURS: [RGBColor; 4] =
     [RGBColor(160, 160, 160), RGBColor(0, 90, 180), RGBColor(230, 140, 20), RGBColor(40, 140, 80)];
 
 /// Groups of bars, a bar of each series in each.
-#[derive(Debug)]
 pub struct Chart {
-    /// File name without its ending.
-    name: String,
-    title: String,
+    plan: &'static Plan,
     groups: Vec<String>,
-    /// Name and a value per group, where there is one.
-    series: Vec<(String, Vec<Option<f64>>)>,
+    /// Of each series a value per group, where there is one.
+    values: Vec<Vec<Option<f64>>>,
 }
 
 /// How a scenario's rows become bars.
@@ -44,44 +41,41 @@ struct Plan {
 
 /// In place of where a number is: what the others are measured by.
 const ONE: &str = "1";
+const KERNEL: (&str, &str, f64) = ("kernel", ONE, 1.0);
 
-const PLANS: [Plan; 8] = [
-    Plan {
-        scenario: "pool",
-        name: "pool",
-        title: "How many times better than the kernel's swap on zram (latencies: lower)",
-        rows: "/rows",
-        group: label,
-        series: &[
-            ("kernel", ONE, 1.0),
-            ("Weir, inline", "/inline/ratio", 1.0),
-            ("Weir, thread", "/thread/ratio", 1.0),
-        ],
-    },
-    Plan {
-        scenario: "swap",
-        name: "swap-file",
-        title: "How many times better than the kernel's swap file (latencies: lower)",
-        rows: "/tables/0/rows",
-        group: label,
-        series: &[
-            ("kernel", ONE, 1.0),
-            ("Weir", "/weir_default/ratio", 1.0),
-            ("Weir, small pool", "/weir/ratio", 1.0),
-        ],
-    },
-    Plan {
-        scenario: "swap",
-        name: "swap-zswap",
-        title: "How many times better than the kernel's zswap (latencies: lower)",
-        rows: "/tables/1/rows",
-        group: label,
-        series: &[
-            ("kernel", ONE, 1.0),
-            ("Weir", "/weir_default/ratio", 1.0),
-            ("Weir, equal RAM", "/weir_ram/ratio", 1.0),
-        ],
-    },
+/// Rows that say how many times better Weir is.
+const fn gains(
+    scenario: &'static str,
+    name: &'static str,
+    title: &'static str,
+    rows: &'static str,
+    series: &'static [(&'static str, &'static str, f64)],
+) -> Plan {
+    Plan { scenario, name, title, rows, group: label, series }
+}
+
+static PLANS: [Plan; 8] = [
+    gains(
+        "pool",
+        "pool",
+        "How many times better than the kernel's swap on zram (latencies: lower)",
+        "/rows",
+        &[KERNEL, ("Weir, inline", "/inline/ratio", 1.0), ("Weir, thread", "/thread/ratio", 1.0)],
+    ),
+    gains(
+        "swap",
+        "swap-file",
+        "How many times better than the kernel's swap file (latencies: lower)",
+        "/tables/0/rows",
+        &[KERNEL, ("Weir", "/weir_default/ratio", 1.0), ("Weir, small pool", "/weir/ratio", 1.0)],
+    ),
+    gains(
+        "swap",
+        "swap-zswap",
+        "How many times better than the kernel's zswap (latencies: lower)",
+        "/tables/1/rows",
+        &[KERNEL, ("Weir", "/weir_default/ratio", 1.0), ("Weir, equal RAM", "/weir_ram/ratio", 1.0)],
+    ),
     Plan {
         scenario: "policy",
         name: "policy",
@@ -100,7 +94,7 @@ const PLANS: [Plan; 8] = [
         name: "f1",
         title: "F1: thousand pages per second written to, data twice the RAM",
         rows: "/rows",
-        group: |row| format!("{} thread(s)", row["threads"]),
+        group: threads,
         series: &[
             ("kernel's swap file", "/rival", 1e-3),
             ("batch 1", "/one", 1e-3),
@@ -112,7 +106,7 @@ const PLANS: [Plan; 8] = [
         name: "f3",
         title: "F3: thousand pages per second written to, data 1.5 times the RAM",
         rows: "/rows",
-        group: |row| format!("{} thread(s)", row["threads"]),
+        group: threads,
         series: &[("one by one", "/one/pages_per_s", 1e-3), ("batched", "/batched/pages_per_s", 1e-3)],
     },
     Plan {
@@ -142,6 +136,10 @@ fn text(row: &Value, field: &str) -> String {
     row[field].as_str().unwrap_or("?").to_owned()
 }
 
+fn threads(row: &Value) -> String {
+    format!("{} thread(s)", row["threads"])
+}
+
 fn label(row: &Value) -> String {
     match row["lower_is_better"] == true {
         true => format!("{}, {}", text(row, "label"), text(row, "phase")),
@@ -159,20 +157,17 @@ pub fn charts(report: &Value) -> Vec<Chart> {
 }
 
 impl Plan {
-    fn of(&self, report: &Value) -> Option<Chart> {
+    fn of(&'static self, report: &Value) -> Option<Chart> {
         let rows = report.pointer(self.rows)?.as_array().filter(|rows| !rows.is_empty())?;
         let number = |row: &Value, at: &str, scale: f64| match at {
             ONE => Some(1.0),
             _ => row.pointer(at).and_then(Value::as_f64).map(|value| value * scale),
         };
-        let series = self.series.iter().map(|(name, at, scale)| {
-            ((*name).to_owned(), rows.iter().map(|row| number(row, at, *scale)).collect())
-        });
+        let of_rows = |at: &str, scale: f64| rows.iter().map(|row| number(row, at, scale)).collect();
         Some(Chart {
-            name: self.name.to_owned(),
-            title: self.title.to_owned(),
+            plan: self,
             groups: rows.iter().map(self.group).collect(),
-            series: series.collect(),
+            values: self.series.iter().map(|(_, at, scale)| of_rows(at, *scale)).collect(),
         })
     }
 }
@@ -180,14 +175,13 @@ impl Plan {
 impl Chart {
     /// Draws it into a folder. Returns the file's path.
     pub fn draw(&self, folder: &Path) -> anyhow::Result<PathBuf> {
-        let path = folder.join(format!("{}.svg", self.name));
+        let path = folder.join(format!("{}.svg", self.plan.name));
         self.draw_to(&path).map_err(|e| anyhow!("{}: {e}", path.display()))?;
         Ok(path)
     }
 
     fn highest(&self) -> f64 {
-        let values = self.series.iter().flat_map(|(_, values)| values.iter().flatten());
-        values.copied().fold(0.0, f64::max)
+        self.values.iter().flatten().flatten().copied().fold(0.0, f64::max)
     }
 
     fn draw_to(&self, path: &Path) -> Result<(), Box<dyn std::error::Error + '_>> {
@@ -197,37 +191,29 @@ impl Chart {
         root.fill(&WHITE)?;
         let top = if self.highest() > 0.0 { self.highest() * 1.1 } else { 1.0 };
         let mut chart = ChartBuilder::on(&root)
-            .caption(&self.title, ("sans-serif", 18))
+            .caption(self.plan.title, ("sans-serif", 18))
             .margin(12)
             .x_label_area_size(36)
             .y_label_area_size(56)
-            .build_cartesian_2d(0.0..f64::from(groups), 0.0..top)
-            .map_err(|e| e.to_string())?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .disable_x_axis()
-            .light_line_style(TRANSPARENT)
-            .draw()
-            .map_err(|e| e.to_string())?;
-        let width = BARS_SHARE / self.series.len() as f64;
+            .build_cartesian_2d(0.0..f64::from(groups), 0.0..top)?;
+        chart.configure_mesh().disable_x_mesh().disable_x_axis().light_line_style(TRANSPARENT).draw()?;
+        let width = BARS_SHARE / self.values.len() as f64;
         let left =
             |group: usize, series: usize| group as f64 + (1.0 - BARS_SHARE) / 2.0 + series as f64 * width;
-        for (s, (name, values)) in self.series.iter().enumerate() {
+        for (s, values) in self.values.iter().enumerate() {
             let colour = COLOURS[s % COLOURS.len()];
             let there = values.iter().enumerate().filter_map(|(g, value)| value.map(|value| (g, value)));
             let bars = there.clone().map(|(g, value)| {
                 Rectangle::new([(left(g, s), 0.0), (left(g, s) + width, value)], colour.filled())
             });
             chart
-                .draw_series(bars)
-                .map_err(|e| e.to_string())?
-                .label(name)
+                .draw_series(bars)?
+                .label(self.plan.series[s].0)
                 .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
             let numbers = there.map(|(g, value)| {
                 Text::new(table::short(value), (left(g, s), value + top * 0.03), ("sans-serif", 10))
             });
-            chart.draw_series(numbers).map_err(|e| e.to_string())?;
+            chart.draw_series(numbers)?;
         }
         for (g, name) in self.groups.iter().enumerate() {
             let (x, y) = chart.backend_coord(&(left(g, 0), 0.0));
@@ -238,8 +224,7 @@ impl Chart {
             .position(SeriesLabelPosition::UpperRight)
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK)
-            .draw()
-            .map_err(|e| e.to_string())?;
+            .draw()?;
         root.present()?;
         Ok(())
     }
@@ -273,8 +258,17 @@ mod tests {
     fn gains_stand_beside_the_kernels_one() {
         let row = json!({ "label": "fill", "target": 1.9, "inline": { "ratio": 4.0 }, "thread": { "ratio": null } });
         let charts = charts(&json!({ "scenario": "pool", "rows": [row] }));
-        assert_eq!(charts[0].series[0].1, [Some(1.0)]);
-        assert_eq!((&charts[0].series[1].1, &charts[0].series[2].1), (&vec![Some(4.0)], &vec![None]));
+        assert_eq!(charts[0].values[0], [Some(1.0)]);
+        assert_eq!((&charts[0].values[1], &charts[0].values[2]), (&vec![Some(4.0)], &vec![None]));
+    }
+
+    #[test]
+    fn policies_are_named_as_the_columns_that_they_are_taken_from() {
+        let plan = PLANS.iter().find(|plan| plan.name == "policy").unwrap();
+        for (name, at, _) in plan.series {
+            let column: usize = at.rsplit('/').next().unwrap().parse().unwrap();
+            assert_eq!(name.to_lowercase(), crate::bench::policy::COLUMNS[column]);
+        }
     }
 
     #[test]

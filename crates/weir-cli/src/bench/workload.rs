@@ -253,9 +253,7 @@ impl Data {
         while passes == 0 || started.elapsed() < length {
             std::thread::scope(|scope| {
                 let spawn = |thread| scope.spawn(move || read(thread * part));
-                let handles: Vec<_> = (0..threads).map(spawn).collect();
-                let gone = |_| Err(anyhow::anyhow!("a thread of the workload failed"));
-                handles.into_iter().try_for_each(|handle| handle.join().unwrap_or_else(gone))
+                join_all((0..threads).map(spawn).collect()).into_iter().collect::<anyhow::Result<()>>()
             })?;
             passes += 1;
         }
@@ -328,9 +326,7 @@ fn check_stamp(words: &[AtomicU64], page: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn join_all(
-    handles: Vec<std::thread::ScopedJoinHandle<'_, anyhow::Result<Measured>>>,
-) -> Vec<anyhow::Result<Measured>> {
+fn join_all<T>(handles: Vec<std::thread::ScopedJoinHandle<'_, anyhow::Result<T>>>) -> Vec<anyhow::Result<T>> {
     let gone = |_| Err(anyhow::anyhow!("a thread of the workload failed"));
     handles.into_iter().map(|handle| handle.join().unwrap_or_else(gone)).collect()
 }

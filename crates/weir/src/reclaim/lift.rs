@@ -115,10 +115,15 @@ fn stage<P: Pager>(core: &Core<P>, block: BlockId, start: PageId, end: u32) -> u
     (from..to).filter(resident).count() as u32
 }
 
+/// Blocks that one lift may take, of so many frames.
+pub fn blocks_at_once(frames: u32) -> u32 {
+    (frames / (LIFT_SHARE * BLOCK_PAGES)).clamp(1, LIFT_BLOCKS)
+}
+
 /// The longest run of pages around the victim that can go at once, within its aligned group of
 /// blocks and the bound for one call.
 fn gather<'a, P: Pager>(core: &'a Core<P>, victim: BlockId, guard: LockGuard<'a>) -> Option<Span<'a>> {
-    let most = (core.frames.limit() / (LIFT_SHARE * BLOCK_PAGES)).clamp(1, LIFT_BLOCKS);
+    let most = blocks_at_once(core.frames.limit());
     let group = victim.0 & !(LIFT_BLOCKS - 1);
     let mut guards: [Option<LockGuard<'a>>; LIFT_BLOCKS as usize] = Default::default();
     let (from, len) = fullest(movable(core, victim))?;

@@ -34,7 +34,7 @@ pub struct Batch {
 }
 
 /// Victims looked at per batch before giving up: blocks whose pages cannot leave.
-const TRIES: u32 = 16;
+pub const TRIES: u32 = 16;
 
 /// Who asks for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

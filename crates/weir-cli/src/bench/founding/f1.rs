@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::{Plan, ratio};
 use crate::bench::disk::{self, SMALL_POOL_PERCENT, number, size, times};
 use crate::bench::rival::Area;
-use crate::bench::sides::Job;
 use crate::bench::{median, oom_note, table};
 use crate::cli::FoundingRunArgs;
 use crate::term;
@@ -46,9 +45,7 @@ fn one_run(
     threads: u32,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Value> {
-    let phases = format!("fill,sweep@{threads}");
-    let (bytes, seconds) = ((plan.limit * DATA_PERCENT / 100).to_string(), plan.seconds.to_string());
-    let job = Job::workload(&[&phases, "--bytes", &bytes, "--seconds", &seconds], DEADLINE)?;
+    let job = plan.job(&format!("fill,sweep@{threads}"), DATA_PERCENT, DEADLINE)?;
     let mut run = json!({ "threads": threads });
     let say = |what: &str| {
         term::progress(&format!("run {number} of {}, {threads} thread(s): {what}", plan.runs));

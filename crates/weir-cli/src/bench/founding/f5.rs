@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::{Plan, ratio};
 use crate::bench::disk::{number, times};
-use crate::bench::sides::Job;
 use crate::bench::{median, table};
 use crate::cli::FoundingRunArgs;
 use crate::term;
@@ -45,9 +44,7 @@ pub fn run(args: &FoundingRunArgs) -> anyhow::Result<Value> {
 }
 
 fn one_run(plan: &Plan, number: u32, tier: &str, readers: u32) -> anyhow::Result<Value> {
-    let phases = format!("fill,stream@{readers}");
-    let (bytes, seconds) = ((plan.limit * DATA_PERCENT / 100).to_string(), plan.seconds.to_string());
-    let job = Job::workload(&[&phases, "--bytes", &bytes, "--seconds", &seconds], DEADLINE)?;
+    let job = plan.job(&format!("fill,stream@{readers}"), DATA_PERCENT, DEADLINE)?;
     let mut run = json!({ "tier": tier, "readers": readers });
     // Each run begins with the other side.
     let first = number as usize % SIDES.len();

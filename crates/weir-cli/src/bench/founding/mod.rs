@@ -5,12 +5,14 @@ mod f3;
 mod f4;
 mod f5;
 
+use std::time::Duration;
+
 use serde_json::Value;
 use weir_os::probe::{self, FaultMode};
 
 use super::Findings;
 use super::disk::{self, Disk};
-use super::sides::weir_missing;
+use super::sides::{Job, weir_missing};
 use crate::cli::{Experiment, FoundingArgs, FoundingRunArgs};
 
 /// Runs an experiment.
@@ -52,6 +54,12 @@ impl Plan {
             faults: probe::probe().auto_faults(),
             disk: Disk::new(&args.disk, limit * data_percent / 100, pool_max)?,
         })
+    }
+
+    /// The plain program over data of so many percent of the RAM.
+    fn job(&self, phases: &str, data_percent: u64, deadline: Duration) -> anyhow::Result<Job> {
+        let (bytes, seconds) = ((self.limit * data_percent / 100).to_string(), self.seconds.to_string());
+        Job::workload(&[phases, "--bytes", &bytes, "--seconds", &seconds], deadline)
     }
 
     /// First lines of a report.

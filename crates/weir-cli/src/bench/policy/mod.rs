@@ -23,7 +23,9 @@ const ROUNDS: u32 = 24;
 const FRAMES: u32 = 32 << 10;
 const FRAMES_QUICK: u32 = 4 << 10;
 
-const COLUMNS: [&str; 8] = ["optimum", "fifo", "clock", "lru", "sieve", "s3-fifo", "weir", "weir, thread"];
+/// Policies, in the order of a row's numbers.
+pub const COLUMNS: [&str; 8] =
+    ["optimum", "fifo", "clock", "lru", "sieve", "s3-fifo", "weir", "weir, thread"];
 
 /// Replays.
 pub fn policy(args: &PolicyArgs) -> anyhow::Result<Findings> {

@@ -4,6 +4,8 @@ use std::io::BufRead;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use weir::page::id::BLOCK_PAGES;
+use weir_os::mem::PAGE_BYTES;
 
 use crate::bench::workload::{Random, Zipf};
 
@@ -126,23 +128,27 @@ fn zipf(pages: u32, n: usize, seed: u64) -> Vec<u32> {
 /// A trace from a file: a page number (or an address in hexadecimal, after `0x`) at the start of each line. Pages are numbered
 /// anew in the order of their addresses, gaps closed to whole blocks of 64.
 pub fn from_file(path: &Path) -> anyhow::Result<Trace> {
+    const BLOCK: u64 = BLOCK_PAGES as u64;
     let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
     let mut numbers = Vec::new();
     for (i, line) in std::io::BufReader::new(file).lines().enumerate() {
         let line = line?;
         let Some(first) = line.split([' ', ',', '\t']).find(|part| !part.is_empty()) else { continue };
         let number = match first.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16).map(|addr| addr / 4096),
+            Some(hex) => u64::from_str_radix(hex, 16).map(|addr| addr / PAGE_BYTES as u64),
             None => first.parse(),
         };
         numbers.push(number.with_context(|| format!("{} line {}: {first}", path.display(), i + 1))?);
     }
     ensure!(!numbers.is_empty(), "{}: no accesses", path.display());
-    let mut blocks: Vec<u64> = numbers.iter().map(|page| page / 64).collect();
+    let mut blocks: Vec<u64> = numbers.iter().map(|page| page / BLOCK).collect();
     blocks.sort_unstable();
     blocks.dedup();
-    let pages = u32::try_from(blocks.len() * 64).context("too many pages")?;
-    let place = |page: u64| blocks.binary_search(&(page / 64)).unwrap_or(0) as u32 * 64 + (page % 64) as u32;
+    let pages = u32::try_from(blocks.len() as u64 * BLOCK).context("too many pages")?;
+    let place = |page: u64| {
+        let block = blocks.binary_search(&(page / BLOCK)).unwrap_or(0) as u64;
+        (block * BLOCK + page % BLOCK) as u32
+    };
     let accesses = numbers.into_iter().map(place).collect();
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     Ok(Trace { name, what: "from a file", accesses, pages, mixed: false })

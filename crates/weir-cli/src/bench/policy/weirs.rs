@@ -4,16 +4,15 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, anyhow};
-use weir::limits::{FREE_HIGH_FACTOR, FREE_LOW_SHARE, LIFT_BLOCKS, LIFT_SHARE, STAGED_SHARE};
+use weir::limits::{FREE_HIGH_FACTOR, FREE_LOW_SHARE, LIFT_BLOCKS, STAGED_SHARE};
 use weir::page::id::BLOCK_PAGES;
 use weir::page::resident::{Arrival, ResidentSet};
 use weir::page::table::PageTable;
 use weir::page::{BlockId, PageId};
+use weir::reclaim::TRIES;
+use weir::reclaim::lift::blocks_at_once;
 
 use super::known::Policy;
-
-/// Victims looked at before giving up, as in `reclaim`.
-const TRIES: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -45,7 +44,7 @@ impl Weirs {
         // Reclaim keeps some free, between its two marks.
         let frames = frames - frames / FREE_LOW_SHARE * (1 + FREE_HIGH_FACTOR) / 2;
         let pages = pages.next_multiple_of(BLOCK_PAGES * LIFT_BLOCKS) as usize;
-        let lift = if lifts { (frames / (LIFT_SHARE * BLOCK_PAGES)).clamp(1, LIFT_BLOCKS) } else { 1 };
+        let lift = if lifts { blocks_at_once(frames) } else { 1 };
         Ok(Weirs {
             table: PageTable::new(pages).map_err(|e| anyhow!("{e:?}")).context("page table")?,
             resident: ResidentSet::default(),
