@@ -7,7 +7,7 @@ use weir::config::Mlock;
 use weir::engine::control::Whose;
 use weir::engine::remap::Place;
 use weir::error::Refused;
-use weir::page::region::{AtFork, Kind};
+use weir::page::region::{Access, AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
@@ -205,12 +205,12 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
         libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => done(e.drop_contents(a, n)),
         libc::MADV_WILLNEED | MADV_POPULATE_READ | MADV_POPULATE_WRITE => done(e.will_need(a, n)),
         libc::MADV_COLD | libc::MADV_PAGEOUT => done(e.page_out(a, n)),
-        // About page size, merging, dumps and access order: the engine decides, and setting any of
-        // them on part of a mapping would split it and keep its pages from moving.
-        libc::MADV_NORMAL
-        | libc::MADV_RANDOM
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_HUGEPAGE
+        // For the engine's readahead alone: set in the kernel as well, it would split the mapping and keep its pages from moving.
+        libc::MADV_NORMAL => done(e.set_access(a, n, Access::Any)),
+        libc::MADV_RANDOM => done(e.set_access(a, n, Access::Random)),
+        libc::MADV_SEQUENTIAL => done(e.set_access(a, n, Access::Sequential)),
+        // About page size, merging and dumps: the engine decides, and the same holds.
+        libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | MADV_COLLAPSE
         | libc::MADV_MERGEABLE

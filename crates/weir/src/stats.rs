@@ -51,8 +51,19 @@ counters! {
     in_copied "weir_in_copied",
     /// Staged pages taken back.
     in_staged "weir_in_staged",
-    /// Pages brought in beyond those faulted on.
+    /// Pages brought in beyond those faulted on, first touches and those asked for by advice (`MADV_WILLNEED`) included.
     readahead "weir_readahead",
+    /// Of these, pages that came back: they had contents, and Weir expected them to be wanted soon. What never had contents
+    /// costs no read and is not among them, nor is what the program asked for.
+    swap_ra "swap_ra",
+    /// Of `swap_ra`, pages known to be used. Nobody sees an access to a page that is there, so the proof is the next fault of
+    /// what brought them: a stream that faults at the edge of what it brought has passed over all of it (also when it did so
+    /// block by block, in blocks fetched ahead), and so has a stride at the page behind those fetched. It is a lower bound: the
+    /// last window of every stream stays unproven, as does what a system call used, and what was brought by nearness.
+    swap_ra_hit "swap_ra_hit",
+    /// Of `swap_ra`, pages brought because faults of a block came close together, in no order. Nothing proves their use: the more
+    /// of them are wanted, the fewer faults follow. To judge streams, take them off.
+    swap_ra_nearby "weir_swap_ra_nearby",
     /// Blocks unmapped by reclaim.
     blocks_unmapped "weir_blocks_unmapped",
     /// Pages unmapped by reclaim.

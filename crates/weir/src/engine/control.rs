@@ -4,8 +4,11 @@
 use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
-use crate::fault::{self, Outcome};
-use crate::page::region::{AtFork, Kind, Region};
+use crate::fault::install::KEPT_FOR_POOL;
+use crate::fault::{self, Outcome, Whose as By};
+use crate::limits::FREE_RESERVE;
+use crate::page::id::BLOCK_PAGES;
+use crate::page::region::{Access, AtFork, Kind, Region};
 use crate::page::state::State;
 use crate::page::table::BlockRow;
 use crate::page::{BlockId, PageId};
@@ -14,6 +17,9 @@ use crate::stats;
 use crate::sync::Ordering;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
+
+/// The part of the frames that `MADV_WILLNEED` may take from others.
+const WILL_NEED_SHARE: u32 = 4;
 
 const PROT_NONE: i32 = 0;
 const PROT_WRITE: i32 = 2;
@@ -128,7 +134,13 @@ impl<P: Pager> Engine<P> {
         each_block(r.start, r.end(), |block, mask| {
             let row = self.core.table.block(block);
             let _guard = row.lock();
-            row.set_valid(if valid { row.valid() | mask } else { row.valid() & !mask });
+            let others = row.valid() & !mask;
+            row.set_valid(if valid { others | mask } else { others });
+            match (others, valid) {
+                (0, _) => row.set_access(if valid { r.access } else { Access::Any }),
+                (_, true) if row.access() != r.access => row.set_access(Access::Any),
+                _ => {}
+            }
             set_class(row, mask, if valid { r.prot } else { PROT_RW });
         });
     }
@@ -326,6 +338,31 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
+    /// `MADV_RANDOM`, `MADV_SEQUENTIAL`, `MADV_NORMAL`. Faults read it from the rows of blocks: where a block's parts were
+    /// advised differently, it is as if nobody had.
+    pub fn set_access(&self, addr: usize, len: usize, access: Access) -> Result<(), Refused> {
+        let _inside = self.inside();
+        let mut regions = self.regions();
+        let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
+        regions.map.carve(start, end);
+        for r in parts {
+            regions.map.remove(r.start);
+            regions.map.insert(Region { access, ..r });
+        }
+        regions.map.join(start, end);
+        each_block(start, end, |block, mask| {
+            let first = block.page(0).0;
+            let agreed = mask == u64::MAX || {
+                let mut others = regions.map.parts(first, first + BLOCK_PAGES).0.into_iter();
+                others.all(|r| r.access == access || r.kind == Kind::Foreign)
+            };
+            let row = self.core.table.block(block);
+            let _guard = row.lock();
+            row.set_access(if agreed { access } else { Access::Any });
+        });
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
+    }
+
     /// The parts of a range where something else is mapped: (address, bytes).
     pub fn foreign_parts(&self, addr: usize, len: usize) -> Vec<(usize, usize)> {
         let _inside = self.inside();
@@ -360,17 +397,35 @@ impl<P: Pager> Engine<P> {
         self.core.table.word(PageId(self.page_of(addr))).load().state() == State::Resident
     }
 
-    /// `MADV_WILLNEED`: fetches what fits without evicting.
+    /// `MADV_WILLNEED`: fetches what has contents. Where no room is left others go out for it, in order of age, but for a part
+    /// of memory only ([`WILL_NEED_SHARE`]): what came first must not go out for what comes last.
     pub fn will_need(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
+        let mut makes_room = self.core.frames.limit() / WILL_NEED_SHARE;
         each_block(start, end, |block, mask| {
-            let room = self.core.available() > 2 * self.core.low_mark();
-            if room && has_contents(self, block, mask) {
-                fault::prefetch(&self.core, block.page(0), mask, None);
+            if has_contents(self, block, mask) && self.has_room(&mut makes_room) {
+                fault::prefetch(&self.core, block.page(0), mask, By::Program);
             }
         });
         Ok(())
+    }
+
+    /// Whether there is room for a block that nobody waits for. Up to `most` pages go out for it.
+    fn has_room(&self, most: &mut u32) -> bool {
+        const WANTED: u32 = KEPT_FOR_POOL + FREE_RESERVE + BLOCK_PAGES;
+        if self.core.available() > 2 * self.core.low_mark() {
+            return true;
+        }
+        while self.core.available() < WANTED && *most >= BLOCK_PAGES {
+            if self.reclaim_here() == 0 {
+                *most = 0;
+            }
+            *most = most.saturating_sub(BLOCK_PAGES);
+        }
+        let room = self.core.available() >= WANTED && *most >= BLOCK_PAGES;
+        *most = most.saturating_sub(if room { BLOCK_PAGES } else { 0 });
+        room
     }
 
     /// `MADV_PAGEOUT` and `MADV_COLD`: these pages go first.
@@ -378,8 +433,12 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
         each_block(start, end, |block, mask| {
-            if mask == u64::MAX && self.core.table.block(block).resident() > 0 {
+            let row = self.core.table.block(block);
+            if row.resident() == 0 {
+            } else if row.valid() & !mask == 0 {
                 let _ = reclaim::unmap::unmap(&self.core, block);
+            } else {
+                let _ = reclaim::unmap::unmap_part(&self.core, block, mask);
             }
         });
         Ok(())

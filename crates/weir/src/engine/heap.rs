@@ -8,7 +8,7 @@ use super::control::{Show, Want};
 use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
-use crate::page::region::{Kind, Region};
+use crate::page::region::{Access, Kind, Region};
 use crate::reclaim::discard::{Depth, discard};
 use std::collections::VecDeque;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
@@ -97,7 +97,10 @@ impl<P: Pager> Engine<P> {
         each_block(r.start, r.end(), |block, mask| {
             discard(&self.core, block, mask, Depth::Stored);
         });
-        let cached = Region { kind: Kind::Cached, ..r };
+        if r.access != Access::Any {
+            each_block(r.start, r.end(), |block, _| self.core.table.block(block).set_access(Access::Any));
+        }
+        let cached = Region { kind: Kind::Cached, access: Access::Any, ..r };
         regions.map.insert(cached);
         regions.cache.pages += u64::from(r.pages);
         regions.cache.regions.push_back(cached);

@@ -6,7 +6,7 @@
 //! managed memory, so a fault never nests in a fault.
 
 use super::Engine;
-use crate::fault::{self, Ahead};
+use crate::fault::{self, Ahead, Whose};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::Kind;
@@ -257,14 +257,14 @@ impl Engine<KernelPager> {
         let step = i64::from(i) * i64::from(a.stride);
         if a.stride.unsigned_abs() == 1 {
             let block = i64::from(a.first.block().0) + step;
-            self.fetch_ahead(block * i64::from(BLOCK_PAGES), u64::MAX, Some(a.state))
+            self.fetch_ahead(block * i64::from(BLOCK_PAGES), u64::MAX, a.whose)
         } else {
             let page = i64::from(a.first.0) + step;
-            self.fetch_ahead(page, 1 << page.rem_euclid(64), None)
+            self.fetch_ahead(page, 1 << page.rem_euclid(64), a.whose)
         }
     }
 
-    fn fetch_ahead(&self, page: i64, mask: u64, state: Option<u64>) -> bool {
+    fn fetch_ahead(&self, page: i64, mask: u64, whose: Whose) -> bool {
         if page < 0 || page >= i64::from(self.core.table.pages()) {
             return false;
         }
@@ -272,7 +272,10 @@ impl Engine<KernelPager> {
         if self.core.table.block(block).valid() & mask == 0 {
             return false;
         }
-        fault::prefetch(&self.core, block.page(0), mask, state);
+        let came = fault::prefetch(&self.core, block.page(0), mask, whose);
+        if let Whose::Stride(row) = whose {
+            self.strides.brought(row, came);
+        }
         true
     }
 }

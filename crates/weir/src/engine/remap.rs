@@ -101,7 +101,12 @@ impl<P: Pager> Engine<P> {
             _ => {
                 let (skew, show) = (old.start % 64, Show::Later);
                 let want = Want { len: new_len, align: 0, skew, prot: old.prot, kind: old.kind, show };
-                self.map_inside(regions, want)?
+                let mapped = self.map_inside(regions, want)?;
+                regions.map.remove(mapped.start);
+                // What the program advised goes with the pages.
+                let r = Region { fork: old.fork, access: old.access, ..mapped };
+                regions.map.insert(r);
+                r
             }
         };
         // Frames move between plain memory only. Nobody may use either place while it moves, but for

@@ -309,7 +309,7 @@ fn what_is_given_up_while_it_is_read_reads_as_zeros() {
     disk(core).hook.set(|| {
         discard(core, BlockId(3), 0b1010 << 20, Depth::All);
     });
-    assert!(fault::prefetch(core, BlockId(3).page(0), 0xff << 16, None) > 4);
+    assert!(fault::prefetch(core, BlockId(3).page(0), 0xff << 16, fault::Whose::Program) > 4);
     for i in 16..24 {
         let want = if matches!(i, 21 | 23) { [0; 4096] } else { noise(192 + i) };
         assert!(read(core, 192 + i).unwrap() == want, "page {i}");

@@ -24,6 +24,8 @@ pub struct Got {
     pub installed: u64,
     /// Mask of pages whose record is damaged.
     pub lost: u64,
+    /// Of those installed, the ones that never had contents.
+    pub fresh: u64,
 }
 
 /// Frames left uncreated for single faults while these are what the program takes.
@@ -69,7 +71,7 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
             take_back(core, block, start, len)
         } else {
             let need = if got.installed >> first & 1 == 0 { 1 } else { 0 };
-            match fetch_run(core, block, start, len, need, &mut got.lost) {
+            match fetch_run(core, block, start, len, need, &mut got) {
                 Some(n) => n,
                 None => break,
             }
@@ -147,7 +149,7 @@ fn fetch_run<P: Pager>(
     start: u32,
     len: u32,
     need: u32,
-    lost: &mut u64,
+    got: &mut Got,
 ) -> Option<u32> {
     core.demand.note(len);
     // A few pages are copied one by one (the caller goes on with the next): a MOVE would cost a flush.
@@ -162,10 +164,11 @@ fn fetch_run<P: Pager>(
         && core.takes_new_frames()
         && let Some(n) = fresh::fill_run(core, block.page(start), new)
     {
+        got.fresh |= run_mask(start, n);
         return Some(n);
     }
     if (len == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
-        return Some(fetch_one(core, block, start, lost));
+        return Some(fetch_one(core, block, start, got));
     }
     let len = new;
     if len == 0 {
@@ -177,7 +180,7 @@ fn fetch_run<P: Pager>(
     while ready < run.n {
         let zeroed = run.zeroed >> ready & 1 == 1;
         if fetch(core, PageId(page.0 + ready), Slot(run.slot.0 + ready), zeroed).is_err() {
-            *lost |= 1 << (start + ready);
+            got.lost |= 1 << (start + ready);
             break;
         }
         ready += 1;
@@ -193,18 +196,19 @@ fn fetch_run<P: Pager>(
     core.frames.moved_out(run.slot, n);
     core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
     for i in 0..n {
-        finish(core, PageId(page.0 + i), keeps[i as usize]);
+        let fresh = finish(core, PageId(page.0 + i), keeps[i as usize]);
+        got.fresh |= u64::from(fresh) << (start + i);
     }
     Some(n)
 }
 
 /// A single page: expanded into ordinary memory and copied into a new frame, which disturbs no other
 /// processor as a move would.
-fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u64) -> u32 {
+fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, got: &mut Got) -> u32 {
     let page = block.page(index);
     let mut bytes = [0; PAGE_BYTES];
     if expand(core, page, &mut bytes, true).is_err() {
-        *lost |= 1 << index;
+        got.lost |= 1 << index;
         core.frames.vanished(1);
         return 0;
     }
@@ -212,7 +216,7 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u6
     if n == 1 {
         count(&core.stats.in_copied, 1);
         let keep = keep_of(core, page, &bytes, core.keeps_copies(1), core.keeps_slots());
-        finish(core, page, keep);
+        got.fresh |= u64::from(finish(core, page, keep)) << index;
     } else {
         core.frames.vanished(1);
     }
@@ -261,8 +265,8 @@ fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: b
     }
 }
 
-/// The page is mapped: change its word, give up its copies or keep one.
-pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
+/// The page is mapped: change its word, give up its copies or keep one. Whether it never had contents.
+pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) -> bool {
     let word = core.table.word(page);
     let from: Word = word.load();
     match from.state() {
@@ -277,6 +281,7 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
         }
         _ => core.installed_from_pool(page, from, keep),
     }
+    from.state() == State::Absent
 }
 
 /// Moves frames under the program. Returns how many arrived.

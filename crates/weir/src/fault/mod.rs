@@ -9,18 +9,21 @@ pub mod install;
 mod nearby;
 pub mod readahead;
 pub mod span;
+pub mod strides;
 mod swapin;
 
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
+use crate::page::region::Access;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId, table::BlockRow};
 use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
 use readahead::Plan;
-pub use readahead::{Ahead, Strides};
+pub use readahead::{Ahead, Whose};
 use span::bring_span;
+pub use strides::Strides;
 use swapin::End;
 pub use swapin::loss;
 use weir_os::sys::Errno;
@@ -64,10 +67,9 @@ pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u
                 continue;
             }
         }
-        core.table.block(block).set_readahead(plan.state);
-        count(&core.stats.readahead, got.installed.count_ones() - 1);
+        plan.done(core, block, index, got.installed, 0);
         core.kick_if_low();
-        return Outcome::Installed(plan.ahead.or_else(|| strides.note(tid, page)));
+        return Outcome::Installed(next_of(core, strides, &plan, plan.ahead, page, tid));
     }
 }
 
@@ -101,7 +103,7 @@ fn resolve_in_ram<P: Pager>(
     let plan = readahead::plan(core, block, index, word.state());
     if word.state() == State::Swapped {
         // What is in the pool comes by faults of its own.
-        return Err(Plan { mask: install::swapped_of(core, block, plan.mask), ..plan });
+        return Err(plan.of(install::swapped_of(core, block, plan.mask)));
     }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
     // 5. Fetch and install, the faulted page's run first.
@@ -112,22 +114,34 @@ fn resolve_in_ram<P: Pager>(
     if got.installed >> index & 1 == 0 {
         return Ok(Outcome::NoFrames);
     }
-    row.set_readahead(plan.state);
-    drop(guard);
     // 6. Threads waiting for pages of the runs were woken by the moves; count, look ahead.
-    count(&core.stats.readahead, got.installed.count_ones() - 1);
+    plan.done(core, block, index, got.installed, got.fresh);
+    drop(guard);
     core.kick_if_low();
     let stream =
         plan.ahead.and_then(|a| if word.state() == State::Absent { first_touches(core, a) } else { Some(a) });
-    Ok(Outcome::Installed(stream.or_else(|| strides.note(tid, page))))
+    Ok(Outcome::Installed(next_of(core, strides, &plan, stream, page, tid)))
+}
+
+/// What to fetch next: for the block's stream, or else for the thread's stride.
+fn next_of<P: Pager>(
+    core: &Core<P>,
+    strides: &Strides,
+    plan: &Plan,
+    stream: Option<Ahead>,
+    page: PageId,
+    tid: u32,
+) -> Option<Ahead> {
+    if plan.alone { None } else { stream.or_else(|| strides.note(tid, page, &core.stats.swap_ra_hit)) }
 }
 
 /// A stream of first touches runs ahead at once. What is left of it.
 fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
+    let Whose::Stream(state) = a.whose else { return Some(a) };
     if a.stride != 1 {
         return Some(a);
     }
-    let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, a.state) * BLOCK_PAGES;
+    let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, state) * BLOCK_PAGES;
     (pages < a.count).then_some(Ahead { first: PageId(a.first.0 + pages), count: a.count - pages, ..a })
 }
 
@@ -209,12 +223,15 @@ fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result
     }
 }
 
-/// Brings pages in before anybody faults on them; stops early when frames get short. Returns how
-/// many came.
-pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, state: Option<u64>) -> u32 {
+/// Brings pages in before anybody faults on them; stops early when frames get short, and where the program said that its
+/// accesses have no order brings only what it asks for itself. Returns how many pages that had contents came.
+pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose) -> u32 {
     install::ensure_frames(core);
     let block = first.block();
     let row = core.table.block(block);
+    if whose != Whose::Program && row.access() == Access::Random {
+        return 0;
+    }
     let guard = row.lock();
     let mask = mask & row.valid();
     if mask == 0 {
@@ -223,15 +240,20 @@ pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, state: Optio
     core.charge(row);
     let swapped = install::swapped_of(core, block, mask);
     let got = bring_in(core, block, mask, (mask & !swapped).trailing_zeros() % BLOCK_PAGES);
-    if let Some(s) = state {
-        row.set_readahead(s);
+    let mut read = (got.installed & !got.fresh).count_ones();
+    if let Whose::Stream(state) = whose {
+        readahead::pass_on(core, block, state, (got.installed | swapped).count_ones(), read);
     }
     drop(guard);
-    let mut n = got.installed.count_ones();
     if swapped != 0 {
-        n += swapin::fetch(core, block, swapped, swapped.trailing_zeros()).installed.count_ones();
+        let more = swapin::fetch(core, block, swapped, swapped.trailing_zeros()).installed.count_ones();
+        if let Whose::Stream(_) = whose {
+            readahead::more_came(core, block, more);
+        }
+        read += more;
     }
-    count(&core.stats.readahead, n);
+    count(&core.stats.readahead, read + got.fresh.count_ones());
+    count(&core.stats.swap_ra, if whose == Whose::Program { 0 } else { read });
     core.kick_if_low();
-    n
+    read
 }

@@ -7,9 +7,11 @@
 
 use super::fresh;
 use super::install::{KEPT_FOR_POOL, fetch, fill, finish};
+use super::readahead;
 use crate::door::Pager;
 use crate::limits::{FREE_RESERVE, LIFT_BLOCKS};
 use crate::page::id::BLOCK_PAGES;
+use crate::page::region::Access;
 use crate::page::resident::Arrival;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId, Slot, WindowId};
@@ -37,7 +39,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     if n < 2 {
         return 0;
     }
-    let came = if plentiful { new_frames(core, first, n) } else { free_frames(core, first, n) };
+    let (came, read) = if plentiful { (new_frames(core, first, n), 0) } else { free_frames(core, first, n) };
     for i in 0..n {
         let here = came.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         if here > 0 {
@@ -45,13 +47,15 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
             let row = core.table.block(block);
             core.charge(row);
             row.add_resident(here as i32);
-            row.set_readahead(state);
+            let last = came <= (i + 1) * BLOCK_PAGES;
+            readahead::pass_on(core, block, state, here, if last { read } else { 0 });
             core.resident.arrived(&core.table, block, Arrival::Fetched);
         }
     }
     if came > 0 {
         core.demand.note(came);
         count(&core.stats.readahead, came);
+        count(&core.stats.swap_ra, read);
     }
     drop(guards);
     came / BLOCK_PAGES
@@ -70,9 +74,9 @@ fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
     came
 }
 
-/// From the arena, by one MOVE. Pages that came, from the start.
-fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
-    let Some((window, n)) = core.frames.take_windows(blocks) else { return 0 };
+/// From the arena, by one MOVE. Pages that came, from the start, and how many of them had contents.
+fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> (u32, u32) {
+    let Some((window, n)) = core.frames.take_windows(blocks) else { return (0, 0) };
     let (page, slot, pages) = (first.page(0), window.slot(0), n * BLOCK_PAGES);
     let ready = (0..pages).take_while(|i| fetch(core, PageId(page.0 + i), Slot(slot.0 + i), false).is_ok());
     let ready = ready.count() as u32;
@@ -83,15 +87,19 @@ fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
         core.frames.moved_out(slot, here);
         core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
     }
-    (0..moved).for_each(|i| finish(core, PageId(page.0 + i), Keep::Nothing));
-    moved
+    let read = (0..moved).filter(|i| !finish(core, PageId(page.0 + i), Keep::Nothing)).count();
+    (moved, read as u32)
 }
 
 /// The lock of a block all of whose pages are plain, managed, and never touched or same-filled.
 fn fresh_block<P: Pager>(core: &Core<P>, block: BlockId) -> Option<LockGuard<'_>> {
     let row = core.table.block(block);
     let guard = row.try_lock()?;
-    if row.valid() != u64::MAX || row.fixed() | row.readonly() != 0 || row.window().is_some() {
+    if row.valid() != u64::MAX
+        || row.fixed() | row.readonly() != 0
+        || row.window().is_some()
+        || row.access() == Access::Random
+    {
         return None;
     }
     let cheap = |i| matches!(core.table.word(block.page(i)).load().state(), State::Absent | State::Same);

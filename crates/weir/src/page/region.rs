@@ -30,6 +30,18 @@ pub enum AtFork {
     Drop,
 }
 
+/// In which order the program says that it will use its pages (`madvise`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// It says nothing (`MADV_NORMAL`).
+    #[default]
+    Any,
+    /// In no order (`MADV_RANDOM`): a fault brings its page alone.
+    Random,
+    /// From the lowest address to the highest (`MADV_SEQUENTIAL`): a fault brings the rest of its block and runs ahead.
+    Sequential,
+}
+
 /// A run of pages with one protection and purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
@@ -45,18 +57,20 @@ pub struct Region {
     pub base: u32,
     /// What a forked child gets.
     pub fork: AtFork,
+    /// Order of use; the rows of the blocks repeat it for faults.
+    pub access: Access,
 }
 
 impl Region {
     /// A region as mapped at first.
     pub fn new(start: u32, pages: u32, prot: i32, kind: Kind) -> Region {
-        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy }
+        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy, access: Access::Any }
     }
 
     fn continues(&self, before: &Region) -> bool {
         before.end() == self.start
-            && (before.prot, before.kind, before.base, before.fork)
-                == (self.prot, self.kind, self.base, self.fork)
+            && (before.prot, before.kind, before.base, before.fork, before.access)
+                == (self.prot, self.kind, self.base, self.fork, self.access)
     }
 
     /// First page after the region.

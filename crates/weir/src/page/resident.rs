@@ -7,6 +7,7 @@
 //! function [`choose`].
 
 use super::id::BlockId;
+use super::region::Access;
 use super::table::PageTable;
 use crate::sync::{Lock, Ordering};
 use core::sync::atomic::AtomicU32;
@@ -81,8 +82,10 @@ impl ResidentSet {
         let row = table.block(block);
         let (_, policy) = row.links();
         let seen = policy.load(Ordering::Relaxed);
+        // What is used in order is used once: behind the stream it goes first.
+        let once = row.access() == Access::Sequential && how != Arrival::Stayed;
         if seen & QUEUE_MASK != NONE {
-            if how == Arrival::TakenBack && seen >> REFS_SHIFT < REFS_MAX {
+            if how == Arrival::TakenBack && !once && seen >> REFS_SHIFT < REFS_MAX {
                 policy.fetch_add(1 << REFS_SHIFT, Ordering::Relaxed);
             }
             return;
@@ -91,7 +94,7 @@ impl ResidentSet {
         if policy.load(Ordering::Relaxed) & QUEUE_MASK != NONE {
             return;
         }
-        if how != Arrival::Fetched || self.refaulted_soon(row.evicted_at()) {
+        if !once && (how != Arrival::Fetched || self.refaulted_soon(row.evicted_at())) {
             self.push(table, &self.main, MAIN, block, u32::from(how == Arrival::TakenBack));
         } else {
             self.push(table, &self.probation, PROBATION, block, 0);
@@ -262,6 +265,20 @@ mod tests {
         while set.next_victim(&t) != Some(BlockId(0)) {}
         set.arrived(&t, BlockId(0), Arrival::Stayed);
         assert_eq!(queue_of(0), MAIN, "it never left");
+    }
+
+    #[test]
+    fn what_is_used_in_order_waits_in_probation_however_often_it_comes_back() {
+        let (t, set) = (table_with(30), ResidentSet::default());
+        t.block(BlockId(0)).set_access(Access::Sequential);
+        (0..20).for_each(|b| set.arrived(&t, BlockId(b), Arrival::TakenBack));
+        (20..30).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+        assert_eq!(set.next_victim(&t), Some(BlockId(0)), "the oldest of probation");
+        set.arrived(&t, BlockId(0), Arrival::Fetched);
+        set.arrived(&t, BlockId(0), Arrival::TakenBack);
+        let out: Vec<u32> = (0..8).filter_map(|_| set.next_victim(&t)).map(|b| b.0).collect();
+        assert_eq!(out, [20, 21, 22, 23, 24, 25, 26, 27]);
+        assert_eq!(t.block(BlockId(0)).links().1.load(Ordering::Relaxed), PROBATION, "no reference either");
     }
 
     #[test]

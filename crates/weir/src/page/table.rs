@@ -2,6 +2,7 @@
 //! lazily touched mappings.
 
 use super::id::{BLOCK_PAGES, BlockId, PageId, SlotId, WindowId};
+use super::region::Access;
 use super::state::{PageWord, State, Word};
 use crate::sync::{BlockLock, LockGuard, Ordering};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -88,6 +89,9 @@ pub struct BlockRow<'a>(&'a Line);
 
 /// Set in the flags word: the block's metadata is charged to the budget.
 const CHARGED: u64 = 1;
+/// In the flags word, two bits: the order of use that the program announced for the whole block.
+const ACCESS_SHIFT: u32 = 1;
+const ACCESS_MASK: u64 = 3;
 /// In the flags word: turns for which reclaim passes the block over, and the level (log2 of the
 /// turns given last).
 const REST_SHIFT: u32 = 8;
@@ -173,6 +177,32 @@ impl<'a> BlockRow<'a> {
     #[inline]
     pub fn set_readahead(self, v: u64) {
         self.0.w64[2].store(v, Ordering::Relaxed);
+    }
+
+    /// Takes these bits out of the state of readahead, whose ever lock is held. Returns what they were.
+    pub fn take_readahead(self, bits: u64) -> u64 {
+        let word = &self.0.w64[2];
+        if word.load(Ordering::Relaxed) & bits == 0 {
+            0
+        } else {
+            word.fetch_and(!bits, Ordering::Relaxed) & bits
+        }
+    }
+
+    /// The order of use that the program announced for the whole block; readable without the lock.
+    #[inline]
+    pub fn access(self) -> Access {
+        match self.0.w64[3].load(Ordering::Relaxed) >> ACCESS_SHIFT & ACCESS_MASK {
+            0 => Access::Any,
+            1 => Access::Random,
+            _ => Access::Sequential,
+        }
+    }
+
+    /// Notes the order of use.
+    pub fn set_access(self, access: Access) {
+        let change = |v: u64| Some(v & !(ACCESS_MASK << ACCESS_SHIFT) | (access as u64) << ACCESS_SHIFT);
+        let _ = self.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
     /// Marks the block as charged for its metadata; true the first time.

@@ -40,20 +40,25 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
             }
             return done;
         }
-        return move_out(core, block, row.lock());
+        return move_out(core, block, row.lock(), u64::MAX);
     }
-    move_out(core, block, guard)
+    move_out(core, block, guard, u64::MAX)
 }
 
-/// One MOVE per run into an empty window.
-fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>) -> Unmapped {
+/// Stages pages of `mask` of a block that was not taken from the resident set.
+pub fn unmap_part<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Unmapped {
+    move_out(core, block, core.table.block(block).lock(), mask)
+}
+
+/// One MOVE per run of the allowed pages into an empty window.
+fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allowed: u64) -> Unmapped {
     let row = core.table.block(block);
     if row.window().is_some() {
         // Between two holds of the lock somebody else was at it.
         core.resident.arrived(&core.table, block, Arrival::Stayed);
         return Unmapped::Nothing;
     }
-    let mask = movable(core, block, row.valid() & !row.fixed() & !core.pins.of_block(block));
+    let mask = movable(core, block, allowed & row.valid() & !row.fixed() & !core.pins.of_block(block));
     let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
     let Some(window) = window else {
         drop(guard);

@@ -1,0 +1,120 @@
+//! Strides longer than a page (a column of a matrix), followed per thread: the last fault, the distance to the one before, and how
+//! often it was the same.
+
+use super::readahead::{Ahead, Whose};
+use crate::page::PageId;
+use crate::shared::count;
+use crate::sync::{Lock, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+const THREADS: usize = 64;
+/// Equal distances in a row before a stride is believed.
+const CONFIRM: u32 = 2;
+const COUNT_MAX: u32 = 16;
+
+/// Last fault and distance per thread, hashed by thread id. Colliding threads only cost guesses.
+#[derive(Debug)]
+pub struct Strides {
+    lock: Lock,
+    /// last page (32) | stride as i24 (24) | confirmations (8)
+    rows: [AtomicU64; THREADS],
+    /// Pages brought back for a row since its last fault.
+    unproven: [AtomicU32; THREADS],
+}
+
+impl Default for Strides {
+    fn default() -> Self {
+        Strides {
+            lock: Lock::default(),
+            rows: [const { AtomicU64::new(0) }; THREADS],
+            unproven: [const { AtomicU32::new(0) }; THREADS],
+        }
+    }
+}
+
+impl Strides {
+    /// Notes a fault that continued no unit stream; says what to fetch if it continues a stride. The pages fetched before are
+    /// then known to be used, and added to `hits`.
+    pub fn note(&self, tid: u32, page: PageId, hits: &AtomicU64) -> Option<Ahead> {
+        let _guard = self.lock.lock();
+        let row = tid as usize % THREADS;
+        let cell = &self.rows[row];
+        let v = cell.load(Ordering::Relaxed);
+        let (last, stride, sure) = (v as u32, ((v >> 32) as u32 as i32) << 8 >> 8, (v >> 56) as u32);
+        let delta = i64::from(page.0) - i64::from(last);
+        let fits = delta != 0 && delta.abs() < 1 << 22;
+        let (stride, sure) = match fits {
+            true if delta == i64::from(stride) => (stride, (sure + 1).min(200)),
+            true => (delta as i32, 0),
+            false => (0, 0),
+        };
+        let brought = self.take_unproven(row);
+        count(hits, if sure > CONFIRM { brought } else { 0 });
+        let count = if sure >= CONFIRM { (1 << (sure - CONFIRM + 1).min(4)).min(COUNT_MAX) } else { 0 };
+        // The next fault comes one stride after what is fetched now.
+        let next_last = (i64::from(page.0) + i64::from(stride) * i64::from(count)).clamp(0, u32::MAX.into());
+        cell.store(
+            next_last as u64 | u64::from(stride as u32 & 0xff_ffff) << 32 | u64::from(sure) << 56,
+            Ordering::Relaxed,
+        );
+        let first = i64::from(page.0) + i64::from(stride);
+        (count > 0 && first >= 0 && stride.unsigned_abs() > 1).then_some(Ahead {
+            first: PageId(first as u32),
+            stride,
+            count,
+            whose: Whose::Stride(row as u8),
+        })
+    }
+
+    /// Notes that so many pages came back for a row.
+    pub fn brought(&self, row: u8, pages: u32) {
+        if pages > 0 {
+            self.unproven[row as usize % THREADS].fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    fn take_unproven(&self, row: usize) -> u32 {
+        let cell = &self.unproven[row];
+        if cell.load(Ordering::Relaxed) == 0 { 0 } else { cell.swap(0, Ordering::Relaxed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_walk_is_followed_and_random_faults_are_not() {
+        let (s, hits) = (Strides::default(), AtomicU64::new(0));
+        let mut fetched = 0;
+        let mut page = 1000;
+        let mut known_until = 0;
+        for _ in 0..200 {
+            page += 300;
+            if page <= known_until {
+                continue; // prefetched: no fault
+            }
+            if let Some(a) = s.note(7, PageId(page), &hits) {
+                assert_eq!((a.first, a.stride), (PageId(page + 300), 300));
+                known_until = page + 300 * a.count;
+                fetched += a.count;
+                s.brought(7, a.count);
+            }
+        }
+        assert!(fetched > 150, "{fetched}");
+        let used = hits.load(Ordering::Relaxed);
+        assert!(
+            used + u64::from(COUNT_MAX) >= fetched.into() && used < fetched.into(),
+            "{used} of {fetched}"
+        );
+        let mut x = 12345u32;
+        for _ in 0..1000 {
+            x = x.wrapping_mul(1664525).wrapping_add(1013904223);
+            assert_eq!(s.note(9, PageId(x >> 8), &hits), None);
+        }
+        // What comes late for a stride that is over proves nothing.
+        s.brought(9, 5);
+        [4, 9, 100, 3].iter().for_each(|page| assert_eq!(s.note(9, PageId(*page), &hits), None));
+        assert_eq!(hits.load(Ordering::Relaxed), used);
+    }
+}
