@@ -6,6 +6,7 @@
 //! managed memory, so a fault never nests in a fault.
 
 use super::Engine;
+use crate::door::Pager;
 use crate::fault::{self, Ahead, Whose};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
@@ -247,7 +248,9 @@ impl Engine<KernelPager> {
             }
         }
     }
+}
 
+impl<P: Pager> Engine<P> {
     /// Fetches one step of a stream: a block, or a page of a larger stride. False when there is no
     /// point in going on.
     pub(super) fn fetch_step(&self, a: Ahead, i: u32) -> bool {

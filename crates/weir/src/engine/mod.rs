@@ -7,6 +7,8 @@ pub mod fork;
 pub mod gate;
 pub mod heap;
 pub mod inline;
+#[cfg(test)]
+mod readahead_tests;
 pub mod remap;
 pub mod start;
 #[cfg(test)]
