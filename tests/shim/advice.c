@@ -42,7 +42,7 @@ static void push_out(char *start) {
 }
 
 /* Of the first `WALK` pages, used in order, those that were out when they were used. */
-#define WALK 8192
+#define WALK 2048
 
 static size_t missed(char *start, uint64_t seed) {
     size_t out = 0;
@@ -55,6 +55,16 @@ static size_t missed(char *start, uint64_t seed) {
     return out;
 }
 
+/* Whether in one of some walks at most `most` pages were out. What comes ahead takes only room that nobody else wants: on a busy
+ * machine, where whoever makes room comes late, there may be none for the length of a walk. */
+static int follows(char *start, uint64_t seed, size_t most) {
+    for (int round = 0; round < 10; round++) {
+        push_out(start);
+        if (missed(start, seed) <= most) return 1;
+    }
+    return 0;
+}
+
 static void random_brings_one_page_and_sequential_many(void) {
     char *start = map(BYTES);
     fill(start, BYTES, 1);
@@ -65,13 +75,9 @@ static void random_brings_one_page_and_sequential_many(void) {
     push_out(start);
     size_t each = missed(start, 1);
     CHECK(madvise(start, BYTES, MADV_SEQUENTIAL) == 0, "MADV_SEQUENTIAL");
-    push_out(start);
-    size_t few = missed(start, 1);
-    CHECK(few * 2 <= each, "out in order: %zu pages advised sequential, %zu advised random", few, each);
+    CHECK(follows(start, 1, each / 2), "advised sequential more than half of %zu pages are out when they are used", each);
     CHECK(madvise(start, BYTES, MADV_NORMAL) == 0, "MADV_NORMAL");
-    push_out(start);
-    size_t normal = missed(start, 1);
-    CHECK(normal * 4 <= each * 3, "out in order: %zu pages without advice, %zu advised random", normal, each);
+    CHECK(follows(start, 1, each / 2), "without advice more than half of %zu pages are out when they are used", each);
     if (getenv("WEIR_MEMORY"))
         CHECK(random.touched > VISITS / 4 && each > WALK / 2, "pages were out: %zu of %d, %zu of %d", random.touched, VISITS, each, WALK);
     check_filled(start, BYTES, 1, "after all advice");

@@ -208,7 +208,6 @@ fn eight_streams_at_once_fault_once_in_many_pages_and_are_known_to_use_what_come
         let mut w = world(swaps);
         let each = PAGES / 8;
         let cost = w.walk((0..PAGES).map(|i| i % 8 * each + i / 8));
-        println!("{cost:?} {}", cost.accuracy());
         assert!(cost.faults < u64::from(PAGES) / 40, "{cost:?}");
         assert!(cost.accuracy() >= 75 && cost.used <= cost.back, "{cost:?}");
     }
@@ -219,12 +218,10 @@ fn a_walk_backwards_is_followed_as_one_forwards_is() {
     for swaps in [false, true] {
         let mut w = world(swaps);
         let cost = w.walk((0..PAGES).rev());
-        println!("{cost:?} {}", cost.accuracy());
         assert!(cost.faults < u64::from(PAGES) / 80, "{cost:?}");
         assert!(cost.accuracy() >= 90 && cost.used <= cost.back, "{cost:?}");
         w.all_out();
         let cost = w.walk(0..PAGES);
-        println!("{cost:?} {}", cost.accuracy());
         assert!(cost.faults < u64::from(PAGES) / 80 && cost.accuracy() >= 90, "{cost:?}");
     }
 }
@@ -235,13 +232,11 @@ fn a_matrix_is_followed_along_its_rows_and_down_its_columns() {
     let rows = PAGES / ROW;
     let mut w = world(false);
     let cost = w.walk((0..rows).flat_map(|r| (0..ROW).map(move |c| r * ROW + c)));
-    println!("rows {cost:?} {}", cost.accuracy());
     assert!(cost.faults < u64::from(PAGES) / 80 && cost.accuracy() >= 90, "{cost:?}");
     w.all_out();
     // Columns far apart, so that none brings another's pages.
     let columns = [3, 40];
     let cost = w.walk(columns.into_iter().flat_map(|c| (0..rows).map(move |r| r * ROW + c)));
-    println!("columns {cost:?} {}", cost.accuracy());
     let touched = u64::from(rows) * columns.len() as u64;
     assert!(cost.faults < touched / 4, "{cost:?} of {touched}");
     assert!(cost.accuracy() >= 60, "{cost:?}");
@@ -252,7 +247,6 @@ fn a_linked_structure_in_random_order_costs_a_page_for_each_fault() {
     for swaps in [false, true] {
         let mut w = world(swaps);
         let cost = w.walk(Rng(11).shuffled().into_iter());
-        println!("{cost:?} {}", cost.accuracy());
         let brought = (cost.faults + cost.ahead) as f64 / cost.faults as f64;
         assert!(cost.faults > u64::from(PAGES) / 2 && brought < 1.4, "{brought} a fault: {cost:?}");
     }
@@ -264,7 +258,6 @@ fn short_runs_in_random_places_are_known_to_waste_what_they_bring() {
     let mut rng = Rng(5);
     let runs: Vec<u32> = (0..400).map(|_| rng.below(PAGES / 64) * 64 + rng.below(50)).collect();
     let cost = w.walk(runs.into_iter().flat_map(|first| first..first + 5));
-    println!("{cost:?} {}", cost.accuracy());
     assert!(cost.back > 400 && cost.accuracy() < 50, "{cost:?}");
 }
 
@@ -279,7 +272,6 @@ fn a_stream_among_random_accesses_is_followed_and_they_are_not() {
         w.touch(elsewhere, 2);
     }
     let cost = w.cost();
-    println!("{cost:?} {}", cost.accuracy());
     assert!(cost.used > u64::from(half) * 3 / 4, "{cost:?}");
     assert!(cost.accuracy() >= 75, "{cost:?}");
 }
@@ -295,7 +287,6 @@ fn advised_random_every_fault_brings_its_page_alone_and_advised_otherwise_again_
         w.all_out();
         w.engine.set_access(w.addr(0), all, Access::Sequential).unwrap();
         let cost = w.walk(1000..3000);
-        println!("{cost:?}");
         assert!(cost.faults <= 12 && cost.ahead >= 1900, "{cost:?}");
         assert!(cost.accuracy() >= 80, "{cost:?}");
         w.all_out();
