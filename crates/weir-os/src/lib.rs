@@ -14,6 +14,7 @@ pub mod mem;
 pub mod pager;
 pub mod probe;
 pub mod ring;
+pub mod shards;
 pub mod signal;
 pub mod stack;
 pub mod swapfile;

@@ -11,6 +11,7 @@
 
 use crate::codec::PageBytes;
 use crate::mem::{self, Mapping, PAGE_BYTES};
+use crate::shards::Shards;
 use crate::sys::{Errno, syscall};
 use crate::thread;
 use crate::uffd::{self, Progress, Uffd, Wake};
@@ -35,7 +36,7 @@ pub struct KernelPager {
     zeros: Mapping,
     nursery_busy: AtomicBool,
     /// MOVE, COPY and drop calls made, for the cost tables.
-    calls: AtomicU64,
+    calls: Shards<AtomicU64>,
 }
 
 /// Which pager to build.
@@ -98,7 +99,7 @@ impl KernelPager {
             nursery,
             zeros,
             nursery_busy: AtomicBool::new(false),
-            calls: AtomicU64::new(0),
+            calls: Shards::default(),
         };
         pager.register(&[])?;
         Ok(pager)
@@ -190,7 +191,7 @@ impl KernelPager {
 
     /// Page-moving system calls so far.
     pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+        self.calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum()
     }
 
     /// First address of the program's space.
@@ -251,7 +252,7 @@ impl KernelPager {
     }
 
     fn count(&self, calls: u64) {
-        self.calls.fetch_add(calls, Ordering::Relaxed);
+        self.calls.mine().fetch_add(calls, Ordering::Relaxed);
     }
 
     /// Arena to program: the frames at `slot..` become the pages at `page..`.

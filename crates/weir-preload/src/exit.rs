@@ -61,7 +61,7 @@ fn summary(engine: &state::Weir, settings: &Settings) -> String {
     let get = |a: &core::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     let mib = |b: u64| b as f64 / (1 << 20) as f64;
     let us = |ns: u64| ns as f64 / 1000.0;
-    let (logical, stored) = (get(&s.pool_logical_bytes), get(&s.pool_stored_bytes));
+    let (logical, stored) = (s.pool_logical_bytes().get(), s.pool_stored_bytes().get());
     let ratio =
         if stored > 0 { format!("{:.2}:1", logical as f64 / stored as f64) } else { "empty now".into() };
     let swap = match &engine.core.swapping {
@@ -81,10 +81,10 @@ fn summary(engine: &state::Weir, settings: &Settings) -> String {
          {} pages compressed, pool {ratio}; swap {swap}; {:.0} MiB outside\n",
         mib(get(&s.managed_bytes_peak)),
         mib(settings.memory),
-        get(&s.faults),
-        us(s.fault_ns.quantile(0.5)),
-        us(s.fault_ns.quantile(0.99)),
-        get(&s.pool_out),
+        s.faults().get(),
+        us(s.fault_quantile(0.5)),
+        us(s.fault_quantile(0.99)),
+        s.pool_out().get(),
         mib(unmanaged_bytes(engine.core.resident_bytes())),
     )
 }

@@ -3,13 +3,40 @@
 
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use weir_os::shards::Line;
 
 /// Faults after which the count of faulting threads begins anew.
 const EPOCH_FAULTS: u64 = 256;
 
+/// A count of what all threads count in parts of their own, told in steps: one write in so many goes to a line that all share.
+#[derive(Debug, Default)]
+pub struct Tally(AtomicU64);
+
+impl Tally {
+    const STEP: u64 = 8;
+
+    /// A thread's part was `before` and is one more. At the end of a step: how many there are of all.
+    #[inline]
+    pub fn note(&self, before: u64) -> Option<u64> {
+        let ends = before % Self::STEP == Self::STEP - 1;
+        ends.then(|| self.0.fetch_add(Self::STEP, Ordering::Relaxed) + Self::STEP)
+    }
+
+    /// How many there are, for a thread whose own part is `own`: exact while it is the only one, else less by what the others have not
+    /// told yet.
+    #[inline]
+    pub fn now(&self, own: u64) -> u64 {
+        self.0.load(Ordering::Relaxed) + own % Self::STEP
+    }
+}
+
 /// The recent past of faults.
 #[derive(Debug)]
 pub struct Demand {
+    /// Faults.
+    faults: Line<Tally>,
+    /// Faults on pages that are out: the clock by which faults are close together.
+    pub majors: Line<Tally>,
     /// Positive while faults take single pages.
     singles: AtomicI32,
     /// A bit for each thread (by its hash) that faulted in this epoch.
@@ -23,6 +50,8 @@ pub struct Demand {
 impl Default for Demand {
     fn default() -> Demand {
         Demand {
+            faults: Line::default(),
+            majors: Line::default(),
             singles: AtomicI32::new(0),
             seen: AtomicU64::new(0),
             faulters: AtomicU32::new(0),
@@ -51,10 +80,10 @@ impl Demand {
         self.singles.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes who takes the n-th fault, where threads resolve their own.
-    pub fn note_faulter(&self, thread: usize, nth: u64) {
+    /// Notes who takes a fault, where threads resolve their own; the thread's part of them was `before`.
+    pub fn note_faulter(&self, thread: usize, before: u64) {
         let bit = 1 << ((thread >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
-        if nth.is_multiple_of(EPOCH_FAULTS) {
+        if self.faults.note(before).is_some_and(|all| all.is_multiple_of(EPOCH_FAULTS)) {
             let seen = self.seen.swap(bit, Ordering::Relaxed);
             self.faulters.store(seen.count_ones(), Ordering::Relaxed);
         } else if self.seen.load(Ordering::Relaxed) & bit == 0 {
@@ -81,11 +110,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tally_is_exact_for_one_thread_and_behind_by_less_than_a_step_for_each_other() {
+        let t = Tally::default();
+        for n in 0..100 {
+            t.note(n);
+            assert_eq!(t.now(n + 1), n + 1);
+        }
+        let other = (0..20).filter_map(|n| t.note(n)).last();
+        assert_eq!((other, t.now(100)), (Some(96 + 16), 100 + 16));
+    }
+
+    #[test]
     fn it_is_crowded_when_as_many_threads_fault_as_there_are_processors() {
         let d = Demand { processors: 2, ..Demand::default() };
         (0..8).for_each(|_| d.note(1));
         let epochs = |threads: usize| {
-            (0..3 * EPOCH_FAULTS).for_each(|n| d.note_faulter((n as usize % threads) << 12, n));
+            let faults = (0..3 * EPOCH_FAULTS).flat_map(|n| (0..threads).map(move |thread| (thread, n)));
+            faults.for_each(|(thread, n)| d.note_faulter(thread << 12, n));
             d.crowded()
         };
         assert!(!epochs(1));

@@ -28,6 +28,7 @@ use crate::tier::pool::Pool;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use swapping::Swapping;
 use weir_os::mem::{PAGE_BYTES, Table};
+use weir_os::shards::Line;
 
 /// Sizes of an engine, in pages, frames and windows, derived from a budget.
 #[derive(Clone, Copy, Debug)]
@@ -90,15 +91,14 @@ pub struct Core<P: Pager> {
     metadata_bytes: AtomicU64,
     /// Positive while kept copies are mostly found unchanged.
     keep_score: AtomicI32,
-    keep_sample: AtomicU32,
     /// Pages in frames with a kept copy.
-    kept: AtomicU64,
+    kept: Line<AtomicU64>,
     /// Most pages unmapped by one system call; up to a block, none are lifted.
     pub unmap_batch: u32,
     /// What faults ask for.
     pub demand: Demand,
     /// Frames freed so far by anybody: whether there is progress.
-    pub progress: AtomicU64,
+    pub progress: Line<AtomicU64>,
     /// Pages locked in memory by the program.
     pub pinned: AtomicU64,
     /// Woken when the background reclaimer has work.
@@ -133,11 +133,10 @@ impl<P: Pager> Core<P> {
             pool_max_percent: g.pool_max_percent,
             metadata_bytes: AtomicU64::new(0),
             keep_score: AtomicI32::new(0),
-            keep_sample: AtomicU32::new(0),
-            kept: AtomicU64::new(0),
+            kept: Line::default(),
             unmap_batch: UNMAP_BATCH_MAX.into(),
             demand: Demand::default(),
-            progress: AtomicU64::new(0),
+            progress: Line::default(),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
             pressed: AtomicBool::new(false),
@@ -295,6 +294,7 @@ impl<P: Pager> Core<P> {
             false => self.frames.credit() > 0 && self.frames.free() < self.frames_wanted() / 2,
         };
         if (excess || unbalanced || self.available() < self.low_mark())
+            && self.kick.load(Ordering::Relaxed) == 0
             && self.kick.swap(1, Ordering::AcqRel) == 0
         {
             weir_os::thread::futex_wake(&self.kick, 1);
@@ -308,7 +308,7 @@ impl<P: Pager> Core<P> {
         let score = self.keep_score.load(Ordering::Relaxed);
         // Samples are kept until their pages go out again, and take room meanwhile: few where there is little hope.
         let one_in = if score < -KEEP_BOUND / 2 { 64 } else { 16 };
-        let sample = self.keep_sample.fetch_add(1, Ordering::Relaxed).is_multiple_of(one_in);
+        let sample = self.stats.keep_samples().next().is_multiple_of(one_in);
         let room = self.pool.owned() < self.pool.limit();
         let few = self.kept.load(Ordering::Relaxed) < u64::from(self.frames.limit() / KEPT_SHARE);
         room && (score >= 0 || sample) && (run >= 8 || few)
@@ -370,8 +370,8 @@ impl<P: Pager> Core<P> {
     /// into what is left, at the ratio seen so far, nor the rest of it go to the swap file.
     pub fn full(&self) -> bool {
         let swapping = self.swapping.as_ref().filter(|s| s.usable());
-        let stored = self.stats.pool_stored_bytes.load(Ordering::Relaxed);
-        let logical = self.stats.pool_logical_bytes.load(Ordering::Relaxed);
+        let stored = self.stats.pool_stored_bytes().get();
+        let logical = self.stats.pool_logical_bytes().get();
         if logical == 0 && swapping.is_none() {
             return false;
         }

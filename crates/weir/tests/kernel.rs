@@ -84,8 +84,7 @@ fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
         assert_eq!(wrong, 0, "pass {pass}");
         assert!(engine().core.resident_bytes() <= BUDGET);
     }
-    let out = &engine().core.stats.pool_out;
-    assert!(out.load(Ordering::Relaxed) > 0, "nothing was ever evicted");
+    assert!(engine().core.stats.pool_out().get() > 0, "nothing was ever evicted");
     if let Some(swapping) = &engine().core.swapping {
         let counters = swapping.tier.counters();
         let (out, back) = (&counters.pages_out, &counters.pages_in);

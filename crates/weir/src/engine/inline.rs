@@ -13,11 +13,11 @@ use crate::page::id::BLOCK_PAGES;
 use crate::page::region::Kind;
 use crate::reclaim::compress::Bench;
 use crate::reclaim::{self, Effort};
-use crate::stats;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::pager::{Intake, KernelPager};
+use weir_os::shards::Line;
 use weir_os::stack::Stack;
 use weir_os::sys::Errno;
 use weir_os::thread;
@@ -83,7 +83,7 @@ pub struct Serving {
 /// What inline mode adds to the engine.
 #[derive(Debug)]
 pub struct Inline {
-    desks: Vec<Mutex<Desk>>,
+    desks: Vec<Line<Mutex<Desk>>>,
     /// Streams to be fetched ahead.
     streams: Streams,
     /// The thread that closed the gate for a fork: its faults pass.
@@ -98,7 +98,7 @@ pub struct Inline {
 impl Default for Inline {
     fn default() -> Inline {
         Inline {
-            desks: (0..DESKS).map(|_| Mutex::default()).collect(),
+            desks: (0..DESKS).map(|_| Line::default()).collect(),
             streams: Streams::default(),
             closer: AtomicUsize::new(0),
             chore: std::sync::OnceLock::new(),
@@ -132,10 +132,10 @@ impl Engine<KernelPager> {
         let mut verdict = Verdict::Retry;
         self.at_desk(|desk, bench| {
             let start = thread::now_ns();
-            let nth = self.core.stats.faults.fetch_add(1, Ordering::Relaxed);
-            self.core.demand.note_faulter(thread::id(), nth);
+            let before = self.core.stats.faults().next();
+            self.core.demand.note_faulter(thread::id(), before);
             self.begin_serving(desk, page, start);
-            let settled = self.resolve_or_reclaim(bench, page, (thread::id() >> 8) as u32);
+            let settled = self.resolve_or_reclaim(bench, page, (thread::id() >> 12) as u32);
             self.end_serving(desk);
             if settled.foreign {
                 if self.is_foreign(page) {
@@ -148,7 +148,7 @@ impl Engine<KernelPager> {
                 self.inline.streams.post(a);
             }
             self.keep_room(bench);
-            self.core.stats.fault_ns.record(thread::now_ns() - start);
+            self.core.stats.record_fault(thread::now_ns() - start);
         });
         verdict
     }
@@ -169,7 +169,7 @@ impl Engine<KernelPager> {
             since.store(NEVER, Ordering::Relaxed);
             return;
         }
-        stats::add(&self.core.stats.turns, 1);
+        self.core.stats.turns().add(1);
         thread::yield_now();
         since.store(thread::now_ns(), Ordering::Relaxed);
     }
@@ -199,7 +199,7 @@ impl Engine<KernelPager> {
             return;
         }
         if core.available() < core.own_mark() {
-            stats::add(&core.stats.own_reclaims, 1);
+            core.stats.own_reclaims().add(1);
             reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
         }
         if core.frames.credit() < CREDIT_LOW {

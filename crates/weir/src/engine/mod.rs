@@ -28,6 +28,7 @@ use heap::Cache;
 use inline::{DESKS, Inline, Serving};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::mem::PAGE_BYTES;
+use weir_os::shards::Line;
 
 /// A running engine.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub struct Engine<P: Pager> {
     /// What fault and reclaim share.
     pub core: Core<P>,
     /// Everybody inside the engine is counted here.
-    pub gate: Gate,
+    pub gate: Line<Gate>,
     strides: Strides,
     regions: Mutex<Regions>,
     /// For threads of the program that have to reclaim by themselves.
@@ -45,7 +46,7 @@ pub struct Engine<P: Pager> {
     /// What faulting threads need to resolve faults themselves.
     inline: Inline,
     /// The faults being served, for the watchdog.
-    serving: Vec<Serving>,
+    serving: Vec<Line<Serving>>,
     stall_reported: AtomicBool,
     /// When the pool may be tidied up again.
     compact_after_ns: AtomicU64,
@@ -66,14 +67,14 @@ impl<P: Pager> Engine<P> {
         let pages = core.table.pages();
         Engine {
             core,
-            gate: Gate::default(),
+            gate: Line::default(),
             strides: Strides::default(),
             regions: Mutex::new(Regions { map: RegionMap::new(pages), cache: Cache::default() }),
             bench: Mutex::new(Bench::new()),
             base,
             len: pages as usize * PAGE_BYTES,
             inline: Inline::default(),
-            serving: (0..DESKS).map(|_| Serving::default()).collect(),
+            serving: (0..DESKS).map(|_| Line::default()).collect(),
             stall_reported: AtomicBool::new(false),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),

@@ -118,7 +118,7 @@ impl World {
         let (s, b) = (&self.core().stats, self.before);
         Cost {
             faults: self.faults - b.faults,
-            ahead: get(&s.readahead) - b.ahead,
+            ahead: s.readahead().get() - b.ahead,
             back: get(&s.swap_ra) - b.back,
             used: get(&s.swap_ra_hit) - b.used,
             nearby: get(&s.swap_ra_nearby) - b.nearby,
@@ -302,13 +302,13 @@ fn first_touches_advised_random_take_one_page_each() {
     let addr = w.engine.map(World::bytes(640), 1, PROT_RW, Kind::Map).unwrap();
     w.engine.set_access(addr, World::bytes(640), Access::Random).unwrap();
     let first = ((addr - BASE) / PAGE_BYTES) as u32;
-    let before = get(&w.core().stats.in_absent);
+    let before = w.core().stats.in_absent().get();
     for block in 0..10 {
         w.keep_room();
         let got = fault::resolve(w.core(), &w.engine.strides, PageId(first + block * 64), 1);
         assert_eq!(got, Outcome::Installed(None));
     }
-    assert_eq!(get(&w.core().stats.in_absent) - before, 10);
+    assert_eq!(w.core().stats.in_absent().get() - before, 10);
 }
 
 #[test]

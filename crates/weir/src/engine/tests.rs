@@ -410,7 +410,7 @@ fn a_scan_leaves_no_readahead_to_those_who_begin_where_it_passed() {
     let addr = w.engine.map(pages as usize * PAGE_BYTES, 64 * PAGE_BYTES, PROT_RW, Kind::Map).unwrap();
     let start = ((addr - BASE) / PAGE_BYTES) as u32;
     (start..start + pages).for_each(|page| w.write(page));
-    let brought = |w: &World| w.engine.core.stats.readahead.load(Ordering::Relaxed);
+    let brought = |w: &World| w.engine.core.stats.readahead().get();
     // With room for a whole block, as the reclaimer's thread sees to.
     let fault_in = |w: &World, page: u32| {
         while w.engine.core.available() < 100 {

@@ -78,7 +78,7 @@ impl Engine<KernelPager> {
 
     fn serve(&self, bench: &mut Bench, m: &FaultMessage) -> Option<Ahead> {
         let start = thread::now_ns();
-        stats::add(&self.core.stats.faults, 1);
+        self.core.stats.faults().add(1);
         if !self.contains(m.address) {
             fatal(format_args!("a page fault at {:#x}, outside the managed space: engine bug", m.address));
         }
@@ -86,7 +86,7 @@ impl Engine<KernelPager> {
         self.begin_serving(0, page, start);
         let settled = self.resolve_or_reclaim(bench, page, m.tid);
         self.end_serving(0);
-        self.core.stats.fault_ns.record(thread::now_ns() - start);
+        self.core.stats.record_fault(thread::now_ns() - start);
         settled.ahead
     }
 

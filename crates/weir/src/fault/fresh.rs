@@ -61,7 +61,7 @@ mod tests {
                 assert!(matches!(got, Outcome::Installed(_)), "{got:?}");
             }
         }
-        assert_eq!(core.stats.in_copied.load(Ordering::Relaxed), 0, "none came by itself");
+        assert_eq!(core.stats.in_copied().get(), 0, "none came by itself");
         assert_eq!((core.frames.free(), core.frames.existing()), (0, PAGES), "nor by the arena");
         assert_eq!(core.balance(), 0, "and none is made there ahead of need");
         assert_eq!(core.validate(PAGES).unwrap().resident, PAGES.into());

@@ -119,7 +119,7 @@ fn take_back<P: Pager>(core: &Core<P>, block: BlockId, start: u32, len: u32) -> 
         let _ = word.try_take_back(word.load());
     }
     core.staged.sub_pages(n);
-    count(&core.stats.in_staged, n);
+    core.stats.in_staged().count(n);
     n
 }
 
@@ -137,7 +137,7 @@ fn copy_back<P: Pager>(core: &Core<P>, window: WindowId, page: PageId) -> u32 {
     let _ = word.try_take_back(word.load());
     core.frames.release(window, 1 << page.index());
     core.staged.sub_pages(1);
-    count(&core.stats.in_staged, 1);
+    core.stats.in_staged().add(1);
     n
 }
 
@@ -214,7 +214,7 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, got: &mut Got
     }
     let n = ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
     if n == 1 {
-        count(&core.stats.in_copied, 1);
+        core.stats.in_copied().add(1);
         let keep = keep_of(core, page, &bytes, core.keeps_copies(1), core.keeps_slots());
         got.fresh |= u64::from(finish(core, page, keep)) << index;
     } else {
@@ -271,7 +271,7 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) -> bool
     let from: Word = word.load();
     match from.state() {
         State::Absent => {
-            count(&core.stats.in_absent, 1);
+            core.stats.in_absent().add(1);
             core.count_managed(1);
             let _ = word.try_install(from, false);
         }

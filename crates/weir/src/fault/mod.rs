@@ -97,7 +97,7 @@ fn resolve_in_ram<P: Pager>(
         return Ok(settle_resident(core, row, page));
     }
     if matches!(word.state(), State::Pooled | State::Swapped) {
-        stats::add(&core.stats.faults_major, 1);
+        core.demand.majors.note(core.stats.faults_major().next());
     }
     // 4. How much to bring: the page, and what readahead expects next.
     let plan = readahead::plan(core, block, index, word.state());
@@ -252,7 +252,7 @@ pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose
         }
         read += more;
     }
-    count(&core.stats.readahead, read + got.fresh.count_ones());
+    core.stats.readahead().count(read + got.fresh.count_ones());
     count(&core.stats.swap_ra, if whose == Whose::Program { 0 } else { read });
     core.kick_if_low();
     read

@@ -29,7 +29,6 @@ use crate::page::region::Access;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, count};
-use crate::sync::Ordering;
 
 /// Most blocks fetched ahead of a stream.
 pub const DEPTH_MAX: u32 = 4;
@@ -191,7 +190,7 @@ impl Plan {
         let read = more & !fresh;
         let unproven = u64::from((read & self.expected).count_ones());
         core.table.block(block).set_readahead(self.state | unproven << UNPROVEN_SHIFT);
-        count(&core.stats.readahead, more.count_ones());
+        core.stats.readahead().count(more.count_ones());
         count(&core.stats.swap_ra, read.count_ones());
         count(&core.stats.swap_ra_nearby, (read & !self.expected).count_ones());
         count(&core.stats.swap_ra_hit, proven);
@@ -239,7 +238,8 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let (mut expected, mut stream) = stream.cover(index);
     let (mut nearby, mut near) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0);
     if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) {
-        nearby = nearby.another(core.stats.faults_major.load(Ordering::Relaxed), core.blocks_in_use());
+        nearby =
+            nearby.another(core.demand.majors.now(core.stats.faults_major().own()), core.blocks_in_use());
         near = nearby.pages(index);
     }
     if plentiful && core.available() > 2 * core.low_mark() {

@@ -54,7 +54,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     }
     if came > 0 {
         core.demand.note(came);
-        count(&core.stats.readahead, came);
+        core.stats.readahead().count(came);
         count(&core.stats.swap_ra, read);
     }
     drop(guards);

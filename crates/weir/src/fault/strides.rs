@@ -4,30 +4,33 @@
 use super::readahead::{Ahead, Whose};
 use crate::page::PageId;
 use crate::shared::count;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use weir_os::shards::Line;
 
 const THREADS: usize = 64;
 /// Equal distances in a row before a stride is believed.
 const CONFIRM: u32 = 2;
 const COUNT_MAX: u32 = 16;
 
-/// Last fault and distance per thread, hashed by thread id. Colliding threads only cost guesses.
+/// Last fault and distance per thread, hashed by thread id. Colliding threads only cost guesses, so there is no lock.
 #[derive(Debug)]
 pub struct Strides {
-    lock: Lock,
+    rows: [Line<Row>; THREADS],
+}
+
+#[derive(Debug)]
+struct Row {
     /// last page (32) | stride as i24 (24) | confirmations (8)
-    rows: [AtomicU64; THREADS],
-    /// Pages brought back for a row since its last fault.
-    unproven: [AtomicU32; THREADS],
+    last: AtomicU64,
+    /// Pages brought back since its last fault.
+    unproven: AtomicU32,
 }
 
 impl Default for Strides {
     fn default() -> Self {
         Strides {
-            lock: Lock::default(),
-            rows: [const { AtomicU64::new(0) }; THREADS],
-            unproven: [const { AtomicU32::new(0) }; THREADS],
+            rows: [const { Line(Row { last: AtomicU64::new(0), unproven: AtomicU32::new(0) }) }; THREADS],
         }
     }
 }
@@ -36,9 +39,8 @@ impl Strides {
     /// Notes a fault that continued no unit stream; says what to fetch if it continues a stride. The pages fetched before are
     /// then known to be used, and added to `hits`.
     pub fn note(&self, tid: u32, page: PageId, hits: &AtomicU64) -> Option<Ahead> {
-        let _guard = self.lock.lock();
         let row = tid as usize % THREADS;
-        let cell = &self.rows[row];
+        let cell = &self.rows[row].last;
         let v = cell.load(Ordering::Relaxed);
         let (last, stride, sure) = (v as u32, ((v >> 32) as u32 as i32) << 8 >> 8, (v >> 56) as u32);
         let delta = i64::from(page.0) - i64::from(last);
@@ -69,12 +71,12 @@ impl Strides {
     /// Notes that so many pages came back for a row.
     pub fn brought(&self, row: u8, pages: u32) {
         if pages > 0 {
-            self.unproven[row as usize % THREADS].fetch_add(pages, Ordering::Relaxed);
+            self.rows[row as usize % THREADS].unproven.fetch_add(pages, Ordering::Relaxed);
         }
     }
 
     fn take_unproven(&self, row: usize) -> u32 {
-        let cell = &self.unproven[row];
+        let cell = &self.rows[row].unproven;
         if cell.load(Ordering::Relaxed) == 0 { 0 } else { cell.swap(0, Ordering::Relaxed) }
     }
 }

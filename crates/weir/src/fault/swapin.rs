@@ -11,8 +11,8 @@ use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, PageId, Slot, SlotId};
+use crate::shared::Core;
 use crate::shared::swapping::{Desk, Swapping, expand};
-use crate::shared::{Core, count};
 use crate::sync::Ordering;
 use crate::tier::swap::{Codec, SwapError};
 use weir_os::codec::{self, PageBytes};
@@ -242,7 +242,7 @@ fn one<P: Pager>(
         }
         if n == 1 {
             core.table.set_aux(page, hash);
-            count(&core.stats.in_copied, 1);
+            core.stats.in_copied().add(1);
             finish(core, s, page, job);
             got.installed = 1 << page.index();
         } else {

@@ -19,6 +19,7 @@ use crate::sync::{Lock, Ordering};
 use bitset::BitSet;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use weir_os::mem::Table;
+use weir_os::shards::Line;
 use weir_os::sys::Errno;
 
 /// The frame allocator.
@@ -35,7 +36,7 @@ pub struct Frames {
     empty_lifts: BitSet,
     lifts: u32,
     free: AtomicU32,
-    existing: AtomicU32,
+    existing: Line<AtomicU32>,
     limit: AtomicU32,
     scatter: AtomicBool,
     lifts_forbidden: AtomicBool,
@@ -73,7 +74,7 @@ impl Frames {
             empty_lifts: BitSet::new(all)?,
             lifts: windows,
             free: AtomicU32::new(0),
-            existing: AtomicU32::new(0),
+            existing: Line::default(),
             limit: AtomicU32::new(limit),
             scatter: AtomicBool::new(false),
             lifts_forbidden: AtomicBool::new(false),

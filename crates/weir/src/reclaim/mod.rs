@@ -52,7 +52,9 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
     let mut batch = Batch::default();
     // 1. More frames than the budget allows, because metadata grew: give free ones back.
     core.frames.shed_excess(&core.pager);
-    core.pressed.store(true, Ordering::Relaxed);
+    if core.is_plentiful() {
+        core.pressed.store(true, Ordering::Relaxed);
+    }
     // 2. Pressure: how much of the second chance there is already. Never all of it when memory is
     //    so small that staged pages are most of what is resident.
     let mark = match effort {

@@ -224,7 +224,7 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
     if let Some(handle) = found.kept() {
         core.kept_was(true);
         core.count_kept(-1);
-        stats::add(&core.stats.out_clean, 1);
+        core.stats.out_clean().add(1);
         let _ = word.try_store(found, handle);
         core.note_pooled(page.block());
     } else if let Some(swapping) = &core.swapping {
@@ -256,7 +256,7 @@ fn pool_record<P: Pager>(core: &Core<P>, page: PageId, codec: Codec, bytes: &[u8
 }
 
 fn count_record<P: Pager>(core: &Core<P>, codec: Codec) {
-    stats::add(&core.stats.pool_out, 1);
+    core.stats.pool_out().add(1);
     count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
 }
 

@@ -73,12 +73,12 @@ fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash
         text(i, &mut want);
         assert!(core.pager.read(PageId(i)).unwrap() == want);
     }
-    let compressed = core.stats.pool_out.load(Ordering::Relaxed);
+    let compressed = core.stats.pool_out().get();
     unmap(&core, BlockId(0));
     store(&core, &mut bench, core.staged.pop().unwrap());
-    let clean = core.stats.out_clean.load(Ordering::Relaxed);
+    let clean = core.stats.out_clean().get();
     assert!(clean > 32, "{clean} pages were found unchanged");
-    assert_eq!(core.stats.pool_out.load(Ordering::Relaxed) - compressed, 64 - clean);
+    assert_eq!(core.stats.pool_out().get() - compressed, 64 - clean);
     core.validate(1024).unwrap();
 }
 
@@ -121,9 +121,9 @@ fn staged_pages_are_taken_back_without_expanding() {
     unmap(&core, BlockId(2));
     let page = BlockId(2).page(7);
     assert!(matches!(fault::resolve(&core, &Strides::default(), page, 1), Outcome::Installed(_)));
-    assert!(core.stats.in_staged.load(Ordering::Relaxed) >= 1);
+    assert!(core.stats.in_staged().get() >= 1);
     assert_eq!(core.table.word(page).load().state(), State::Resident);
-    assert_eq!(core.stats.pool_in.load(Ordering::Relaxed), 0);
+    assert_eq!(core.stats.pool_in().get(), 0);
     core.validate(1024).unwrap();
 }
 

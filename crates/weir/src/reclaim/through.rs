@@ -37,7 +37,7 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
     let totals = Totals {
         now_ns,
         evicted: get(&stats.swap_from_pool) + get(&stats.swap_evicted_free),
-        lost: get(&stats.pool_in) + get(&stats.pool_died),
+        lost: stats.pool_in().get() + get(&stats.pool_died),
         io_ns: get(&s.io_ns),
     };
     let standing = Standing { fill: core.pool.fill_permille(), room: s.usable() && s.has_plenty() };
@@ -69,7 +69,7 @@ fn is_due<P: Pager>(core: &Core<P>, batch: u32) -> bool {
 
 /// Gives up what makes some room in a tight pool: about one record in sixteen. Whether there was so much to give up.
 pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
-    let records = core.stats.pool_logical_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64;
+    let records = core.stats.pool_logical_bytes().get() / PAGE_BYTES as u64;
     let want = (records / u64::from(SHARE)).clamp(1, u64::from(BATCH_PAGES)) as u32;
     evict_written(core, want) == want
 }

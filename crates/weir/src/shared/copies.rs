@@ -1,13 +1,12 @@
 //! The copies of a page's bytes outside its frame: a record in the pool, a slot of the swap file, or both. Which there are
 //! is in the page's two words; here they are given up, and counted. All under the lock of the page's block.
 
-use super::{Core, count};
+use super::Core;
 use crate::door::Pager;
 use crate::page::cold::List;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, Handle, PageId, SlotId};
 use crate::stats;
-use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;
 
 /// What stays, as a kept copy with its hash, when a page comes in from the pool.
@@ -125,7 +124,7 @@ impl<P: Pager> Core<P> {
 
     /// A pooled page is mapped: its word, and what becomes of its copies.
     pub fn installed_from_pool(&self, page: PageId, found: Word, keep: Keep) {
-        count(&self.stats.pool_in, 1);
+        self.stats.pool_in().add(1);
         let word = self.table.word(page);
         match (keep, self.table.slot_of(page, found), &self.swapping) {
             (Keep::Slot(hash), Some(slot), Some(s)) => {
@@ -153,8 +152,8 @@ impl<P: Pager> Core<P> {
 
     /// Pooled pages that are not in the swap file, and the bytes of their records, about.
     pub fn unwritten(&self) -> (u64, u64) {
-        let records = self.stats.pool_logical_bytes.load(Ordering::Relaxed) / PAGE_BYTES as u64;
-        let stored = self.stats.pool_stored_bytes.load(Ordering::Relaxed);
+        let records = self.stats.pool_logical_bytes().get() / PAGE_BYTES as u64;
+        let stored = self.stats.pool_stored_bytes().get();
         let pages = records.saturating_sub(self.kept() + self.doubled());
         (pages, (stored / records.max(1)) * pages)
     }

@@ -20,7 +20,7 @@ use crate::frames::Frames;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::{Handle, PageId, WindowId};
-use crate::stats::{self, Stats};
+use crate::stats::Stats;
 use crate::sync::{Lock, Ordering};
 use class::{CLASSES, SPAN_BYTES, class_of, objects, size_of_class};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -148,8 +148,8 @@ impl Pool {
             b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
             b[HEADER_BYTES..].copy_from_slice(bytes);
         });
-        stats::add(&stats.pool_stored_bytes, bytes.len() as u64);
-        stats::add(&stats.pool_logical_bytes, PAGE_BYTES as u64);
+        stats.pool_stored_bytes().add(bytes.len() as u64);
+        stats.pool_logical_bytes().add(PAGE_BYTES as u64);
         Ok(handle)
     }
 
@@ -290,8 +290,8 @@ impl Pool {
             b.fill(0);
             h >> 32 & 0x1fff
         });
-        stats::sub(&stats.pool_stored_bytes, len);
-        stats::sub(&stats.pool_logical_bytes, PAGE_BYTES as u64);
+        stats.pool_stored_bytes().sub(len);
+        stats.pool_logical_bytes().sub(PAGE_BYTES as u64);
         if let Some(window) = self.release(handle) {
             frames.put_window(window, u64::MAX, 0);
         }

@@ -61,7 +61,7 @@ fn records_come_back_as_stored_and_memory_is_given_back() {
             pool.free(&pager, &frames, &stats, *h);
         }
         assert_eq!((pool.owned(), frames.free()), (0, all_free), "seed {seed}");
-        assert_eq!(stats.pool_stored_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(stats.pool_stored_bytes().get(), 0);
     }
 }
 
