@@ -165,6 +165,8 @@ pub struct BenchArgs {
 pub enum Scenario {
     /// Compressed pool: fill, sequential and random access to twice the RAM limit
     Pool(PoolArgs),
+    /// Compressed pool: random reads by 1 to 16 threads, and a model of more processors
+    Scaling(ScalingArgs),
     /// Swap file: fill, sequential and random access to twice the RAM limit, most of it on disk
     Swap(SwapArgs),
     /// A numpy program: fill, sort and scan of an array, three times its size at the peak
@@ -220,6 +222,28 @@ pub struct PoolArgs {
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
     /// Seconds per random-access row [default: 2, with --quick 0.5]
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// Measure Weir in one mode only: inline or thread [default: both]
+    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
+    pub faults: Option<FaultMode>,
+}
+
+/// `weir bench scaling`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Random reads of twice as much data as the limit, by 1, 2, 4, 8 and 16 threads: under Weir in both modes of faults, and under \
+    the kernel's swap on compressed RAM, with as much RAM as that took. From what the inline runs count and time it is then computed what more \
+    processors would give; that part of the output is no measurement, and says so."
+)]
+pub struct ScalingArgs {
+    /// Options of all scenarios.
+    #[command(flatten)]
+    pub common: CommonBenchArgs,
+    /// RAM limit of the kernel's side; the data is twice this [default: 128M, with --quick 32M]
+    #[arg(long, visible_alias = "memory", value_name = "SIZE")]
+    pub size: Option<String>,
+    /// Seconds per measurement [default: 2, with --quick 0.5]
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
     /// Measure Weir in one mode only: inline or thread [default: both]

@@ -98,6 +98,30 @@ fn the_pool_bench_reports_budget_and_peak_of_weirs_side() {
 }
 
 #[test]
+fn the_scaling_bench_reports_every_number_of_threads_and_computes_nothing_from_counters_that_are_not_there() {
+    let home = Folder::new();
+    let library = home.counting_library(9 << 20);
+    let bench = |more: &[&str]| {
+        let common = ["bench", "scaling", "--no-rival", "--memory", "8M", "--seconds", "0.01", "--runs", "1"];
+        weir_with(&home, &library).args(common).args(["--faults", "inline"]).args(more).output().unwrap()
+    };
+    let report = json(&bench(&["--json"]));
+    let rows = report["rows"].as_array().unwrap();
+    let threads: Vec<u64> = rows.iter().filter_map(|row| row["threads"].as_u64()).collect();
+    assert_eq!(threads, [1, 2, 4, 8, 16]);
+    for row in rows {
+        assert!(
+            row["inline"]["ops_per_s"].as_f64().unwrap() > 0.0 && row["inline"]["gain"].is_null(),
+            "{row}"
+        );
+        assert!(row["kernel"].is_null() && row["thread"].is_null(), "not asked for: {row}");
+    }
+    assert!(report["model"].is_null(), "{}", report["model"]);
+    let text = String::from_utf8(bench(&[]).stdout).unwrap();
+    assert!(text.contains("inline, 16 thread(s)") && !text.contains("COMPUTED"), "{text}");
+}
+
+#[test]
 fn the_swap_bench_and_the_founding_experiments_report_every_row() {
     let home = Folder::new();
     let library = home.counting_library(7 << 20);

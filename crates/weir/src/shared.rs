@@ -23,12 +23,13 @@ use crate::page::resident::ResidentSet;
 use crate::page::state::State;
 use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
 use crate::stats::{self, Stats};
-use crate::sync::{Lock, Ordering};
+use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use swapping::Swapping;
 use weir_os::mem::{PAGE_BYTES, Table};
 use weir_os::shards::Line;
+use weir_os::thread;
 
 /// Sizes of an engine, in pages, frames and windows, derived from a budget.
 #[derive(Clone, Copy, Debug)]
@@ -274,7 +275,16 @@ impl<P: Pager> Core<P> {
     /// Gives free frames above the floor back to the kernel, about `most` by one call. Returns how many.
     fn shed_spare(&self, most: u32) -> u32 {
         let spare = self.frames.free().saturating_sub(FREE_FLOOR);
-        if spare >= BLOCK_PAGES { self.frames.shed_windows(&self.pager, spare.min(most), 1) } else { 0 }
+        if spare < BLOCK_PAGES {
+            return 0;
+        }
+        let start = thread::now_ns();
+        let gone = self.frames.shed_windows(&self.pager, spare.min(most), 1);
+        if gone > 0 {
+            stats::add(&self.stats.shed_ns, thread::now_ns() - start);
+            stats::add(&self.stats.sheds, 1);
+        }
+        gone
     }
 
     /// Free frames worth having while faults take runs.
@@ -297,7 +307,7 @@ impl<P: Pager> Core<P> {
             && self.kick.load(Ordering::Relaxed) == 0
             && self.kick.swap(1, Ordering::AcqRel) == 0
         {
-            weir_os::thread::futex_wake(&self.kick, 1);
+            thread::futex_wake(&self.kick, 1);
         }
     }
 
@@ -354,6 +364,9 @@ impl<P: Pager> Core<P> {
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         s.pool_bytes.store(pool, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
+        let (waits, ns) = sync::waits();
+        s.lock_waits.store(waits, Ordering::Relaxed);
+        s.lock_wait_ns.store(ns, Ordering::Relaxed);
         if let Some(swapping) = &self.swapping {
             let counters = swapping.tier.counters();
             s.swap_in.store(counters.pages_in.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -110,6 +110,22 @@ counters! {
         pages_unmapped "weir_pages_unmapped",
         /// System calls made to unmap, for calls per page.
         unmap_calls "weir_unmap_calls",
+        /// Lifts made.
+        lifts "weir_lifts",
+        /// Time in them, ns: the address space is locked, with a flush of all processors at the end.
+        lift_ns "weir_lift_ns",
+        /// Calls that gave free frames back to the kernel, to make room for new ones.
+        sheds "weir_sheds",
+        /// Time in them, ns.
+        shed_ns "weir_shed_ns",
+        /// Holds of the pool's lock that were timed: one in many.
+        pool_holds "weir_pool_holds",
+        /// Time of these, ns, waiting for the lock included.
+        pool_hold_ns "weir_pool_hold_ns",
+        /// Times that a lock was not free, of all engines of this process.
+        lock_waits "weir_lock_waits",
+        /// Time until it was, ns.
+        lock_wait_ns "weir_lock_wait_ns",
         /// Staged pages found same-filled.
         out_same "weir_out_same",
         /// Staged pages that did not compress.

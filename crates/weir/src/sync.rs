@@ -2,6 +2,8 @@
 //! (a word in the page table), [`Lock`] (short leaf sections) and [`Gate`] (everybody out before
 //! a fork). None allocates, none touches libc, all can be reset in the child of a fork.
 
+// What the models do not look at.
+use core::sync::atomic::AtomicU64 as Plain;
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
@@ -23,6 +25,26 @@ fn wait(_word: &AtomicU32, _expected: u32) {
 fn wake(_word: &AtomicU32, _n: u32) {}
 
 #[cfg(not(loom))]
+use weir_os::thread::now_ns;
+#[cfg(loom)]
+fn now_ns() -> u64 {
+    0
+}
+
+/// Waits for locks, and the time that they took: written by who has waited anyway.
+static WAITS: [Plain; 2] = [const { Plain::new(0) }; 2];
+
+fn count_wait(ns: u64) {
+    WAITS[0].fetch_add(1, Ordering::Relaxed);
+    WAITS[1].fetch_add(ns, Ordering::Relaxed);
+}
+
+/// How often a thread of this process has waited for one of the engine's locks, and how long altogether, ns.
+pub fn waits() -> (u64, u64) {
+    (WAITS[0].load(Ordering::Relaxed), WAITS[1].load(Ordering::Relaxed))
+}
+
+#[cfg(not(loom))]
 const SPINS: u32 = 200;
 #[cfg(loom)]
 const SPINS: u32 = 0;
@@ -33,9 +55,15 @@ const CONTENDED: u32 = 2;
 
 /// Takes the futex lock in `word`: spins briefly, then sleeps.
 fn acquire(word: &AtomicU32) {
-    if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-        return;
+    if word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let start = now_ns();
+        acquire_held(word);
+        count_wait(now_ns() - start);
     }
+}
+
+#[cold]
+fn acquire_held(word: &AtomicU32) {
     for _ in 0..SPINS {
         if word.load(Ordering::Relaxed) == FREE
             && word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()

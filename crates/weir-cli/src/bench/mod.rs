@@ -13,6 +13,7 @@ mod policy;
 mod pool;
 pub mod rival;
 mod row;
+mod scaling;
 pub mod sides;
 mod swap;
 pub mod table;
@@ -52,6 +53,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Scenario::Pool(args) => pool::pool(args),
         Scenario::Swap(args) => swap::swap(args),
         Scenario::Founding(args) => founding::founding(args),
+        Scenario::Scaling(args) => scaling::scaling(args),
         Scenario::Numpy(args) => numpy::numpy(args),
         Scenario::Gate(args) => gate::gate(args),
         Scenario::Policy(args) => policy::policy(args),

@@ -54,7 +54,7 @@ const fn gains(
     Plan { scenario, name, title, rows, group: label, series }
 }
 
-static PLANS: [Plan; 8] = [
+static PLANS: [Plan; 9] = [
     gains(
         "pool",
         "pool",
@@ -87,6 +87,18 @@ static PLANS: [Plan; 8] = [
             ("Weir", "/miss_ratios/6", 100.0),
             ("S3-FIFO", "/miss_ratios/5", 100.0),
             ("optimum", "/miss_ratios/0", 100.0),
+        ],
+    },
+    Plan {
+        scenario: "scaling",
+        name: "scaling",
+        title: "Scaling: thousand random reads per second, data twice the RAM",
+        rows: "/rows",
+        group: threads,
+        series: &[
+            ("kernel", "/kernel/ops_per_s", 1e-3),
+            ("Weir, inline", "/inline/ops_per_s", 1e-3),
+            ("Weir, thread", "/thread/ops_per_s", 1e-3),
         ],
     },
     Plan {

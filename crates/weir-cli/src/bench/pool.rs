@@ -17,9 +17,9 @@ use crate::cli::PoolArgs;
 use crate::term;
 
 /// Data per byte of limit.
-const DATA_PER_LIMIT: u64 = 2;
+pub(super) const DATA_PER_LIMIT: u64 = 2;
 /// The swap device is a bit larger than the data: nothing may fall back to another swap area.
-const SWAP_SLACK_BYTES: u64 = 64 << 20;
+pub(super) const SWAP_SLACK_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(600);
 /// Order matters: random accesses follow a sequential pass, as in the kernel's own figures.
 const PHASES: &str = "fill,seqread,randread@1,randread@2,randwrite@1,zipf@1,zipf@2";
@@ -67,7 +67,11 @@ impl Plan {
 }
 
 /// The modes to measure: the one asked for, else all that this machine allows, with a note on each that it refuses.
-fn modes(asked: Option<FaultMode>, p: &Probe, notes: &mut Vec<String>) -> anyhow::Result<Vec<FaultMode>> {
+pub(super) fn modes(
+    asked: Option<FaultMode>,
+    p: &Probe,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Vec<FaultMode>> {
     if let Some(mode) = asked {
         return Ok(vec![mode]); // `weir run` says what is wrong with it
     }

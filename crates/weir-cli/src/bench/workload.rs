@@ -274,6 +274,7 @@ impl Data {
 
     fn random_read(&self, threads: usize, length: Duration, pattern: &Pattern) -> anyhow::Result<Value> {
         let words = self.memory.words();
+        let before = processor_seconds();
         let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
             let spawn = |thread: usize| {
                 scope.spawn(move || {
@@ -286,7 +287,9 @@ impl Data {
             };
             join_all((0..threads).map(spawn).collect())
         });
-        summary(measured)
+        let mut result = summary(measured)?;
+        result["processor_s"] = json!(processor_seconds().zip(before).map(|(now, then)| now - then));
+        Ok(result)
     }
 
     fn random_write(&mut self, length: Duration) -> anyhow::Result<Value> {
@@ -350,6 +353,19 @@ fn flush_interrupts_of(interrupts: &str) -> Option<u64> {
     Some(line.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok()).sum())
 }
 
+/// Processor time of all threads of this process so far, by the kernel's clock of 10 ms.
+fn processor_seconds() -> Option<f64> {
+    processor_seconds_of(&std::fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+fn processor_seconds_of(stat: &str) -> Option<f64> {
+    const TICKS_PER_S: f64 = 100.0;
+    // The name of the program, in brackets, may hold anything. The times are fields 14 and 15.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS_PER_S)
+}
+
 impl Written {
     fn now() -> Written {
         let number = |path: &str, key: &str| -> Option<u64> {
@@ -374,6 +390,8 @@ impl Written {
 
 struct Measured {
     latency_ns: Histogram<u64>,
+    /// Accesses before these.
+    warming: u64,
     elapsed: Duration,
 }
 
@@ -382,8 +400,10 @@ struct Measured {
 fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
     let mut latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
     let warm = Instant::now() + (length / 4).min(Duration::from_millis(500));
+    let mut warming = 0;
     while Instant::now() < warm {
         access()?;
+        warming += 1;
     }
     let started = Instant::now();
     let mut previous = started;
@@ -393,19 +413,21 @@ fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> an
         latency_ns.saturating_record((now - previous).as_nanos() as u64);
         previous = now;
     }
-    Ok(Measured { latency_ns, elapsed: previous - started })
+    Ok(Measured { latency_ns, warming, elapsed: previous - started })
 }
 
 fn summary(measured: Vec<anyhow::Result<Measured>>) -> anyhow::Result<Value> {
     let mut all = Histogram::<u64>::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
-    let mut ops_per_s = 0.0;
+    let (mut ops_per_s, mut warming) = (0.0, 0);
     for one in measured {
         let one = one?;
+        warming += one.warming;
         ops_per_s += one.latency_ns.len() as f64 / one.elapsed.as_secs_f64();
         all.add(&one.latency_ns)?;
     }
     Ok(json!({
         "ops": all.len(),
+        "all_ops": all.len() + warming,
         "ops_per_s": ops_per_s,
         "p50_ns": all.value_at_quantile(0.5),
         "p99_ns": all.value_at_quantile(0.99),
@@ -517,6 +539,14 @@ mod tests {
             "           CPU0       CPU1\n  9:  1  2  IO-APIC\nTLB:   78019056   73907457   TLB shootdowns\n";
         assert_eq!(flush_interrupts_of(text), Some(78_019_056 + 73_907_457));
         assert_eq!(flush_interrupts_of("  9:  1  2  IO-APIC\n"), None);
+    }
+
+    #[test]
+    fn processor_time_is_read_behind_a_name_that_looks_like_fields() {
+        let stat = "12 (a) b 3) S 1 2 3 0 -1 4 5 6 7 8 250 50 0 0 20 0 1 0";
+        assert_eq!(processor_seconds_of(stat), Some(3.0));
+        assert_eq!(processor_seconds_of("12 (a) S 1"), None);
+        assert!(processor_seconds().is_some());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::LockGuard;
 use weir_os::sys::Errno;
+use weir_os::thread;
 
 /// Neighbouring blocks under their locks, and which of their pages go: all between the first and the
 /// last.
@@ -37,7 +38,7 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
     let first = span.start.block();
     let blocks = PageId(span.end - 1).block().0 - first.0 + 1;
     let window = core.frames.take_empty_lifts(blocks)?;
-    let lifted = core.pager.lift(window.slot(span.start.index()), span.start, span.end - span.start.0);
+    let lifted = timed(core, window.slot(span.start.index()), span.start, span.end - span.start.0);
     stats::add(&core.stats.unmap_calls, 1);
     if let Err(e) = lifted {
         for w in (window.0..window.0 + blocks).map(WindowId) {
@@ -72,6 +73,15 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
     Some(if staged == 0 { Unmapped::Nothing } else { Unmapped::Staged(staged) })
 }
 
+/// The call, and how long it took.
+fn timed<P: Pager>(core: &Core<P>, slot: Slot, first: PageId, pages: u32) -> Result<(), Errno> {
+    let start = thread::now_ns();
+    let lifted = core.pager.lift(slot, first, pages);
+    stats::add(&core.stats.lift_ns, thread::now_ns() - start);
+    stats::add(&core.stats.lifts, 1);
+    lifted
+}
+
 /// The victim's other runs follow to the same window, by a call each: the fullest goes first every
 /// time, so they would stay for ever. Returns how many pages went.
 fn lift_rest<P: Pager>(core: &Core<P>, victim: BlockId, window: WindowId, span: &Span<'_>) -> u32 {
@@ -85,7 +95,7 @@ fn lift_rest<P: Pager>(core: &Core<P>, victim: BlockId, window: WindowId, span: 
             continue;
         }
         stats::add(&core.stats.unmap_calls, 1);
-        match core.pager.lift(window.slot(from), start, len) {
+        match timed(core, window.slot(from), start, len) {
             Ok(()) => n += stage(core, victim, start, end),
             Err(e) => {
                 lose_if_gone(core, e, window.slot(from));

@@ -26,7 +26,7 @@ pub fn founding(args: &FoundingArgs) -> anyhow::Result<Findings> {
 }
 
 /// One figure in terms of another that is not nothing.
-fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+pub(super) fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     a.zip(b).filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b)
 }
 

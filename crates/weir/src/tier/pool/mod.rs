@@ -20,13 +20,14 @@ use crate::frames::Frames;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::{Handle, PageId, WindowId};
-use crate::stats::Stats;
+use crate::stats::{self, Stats};
 use crate::sync::{Lock, Ordering};
 use class::{CLASSES, SPAN_BYTES, class_of, objects, size_of_class};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use weir_os::codec::{self, PageBytes};
 use weir_os::mem::{PAGE_BYTES, Table};
 use weir_os::sys::Errno;
+use weir_os::thread;
 
 /// How a record's bytes were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct SpanId(u32);
 
 /// Windows looked at under one hold of the lock: about 2 us.
 const WINDOWS_PER_HOLD: u32 = 32;
+/// Pages of which one in so many is timed while a place is found for it: often enough to know what a hold of the lock costs.
+const TIMED_ONE_IN: u32 = 61;
 const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
 const HEADER_BYTES: usize = 8;
 const MAGIC: u64 = 0x57e1;
@@ -142,7 +145,7 @@ impl Pool {
         codec: Codec,
         bytes: &[u8],
     ) -> Result<Handle, NoRoom> {
-        let handle = self.reserve(pager, frames, bytes.len())?;
+        let handle = self.reserve(pager, frames, stats, page, bytes.len())?;
         let header = u64::from(page.0) | (bytes.len() as u64) << 32 | (codec as u64) << 45 | MAGIC << 48;
         with_bytes(pager, offset(handle), HEADER_BYTES + bytes.len(), |b| {
             b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
@@ -153,11 +156,24 @@ impl Pool {
         Ok(handle)
     }
 
-    fn reserve<P: Pager>(&self, pager: &P, frames: &Frames, len: usize) -> Result<Handle, NoRoom> {
+    fn reserve<P: Pager>(
+        &self,
+        pager: &P,
+        frames: &Frames,
+        stats: &Stats,
+        page: PageId,
+        len: usize,
+    ) -> Result<Handle, NoRoom> {
         assert!(len <= RECORD_BYTES_MAX);
         let class = class_of(HEADER_BYTES + len);
         loop {
-            if let Some(h) = self.reserve_in_class(class) {
+            let start = page.0.is_multiple_of(TIMED_ONE_IN).then(thread::now_ns);
+            let found = self.reserve_in_class(class);
+            if let Some(start) = start {
+                stats::add(&stats.pool_hold_ns, thread::now_ns() - start);
+                stats::add(&stats.pool_holds, 1);
+            }
+            if let Some(h) = found {
                 return Ok(h);
             }
             if self.owned() >= self.limit() {
