@@ -263,8 +263,9 @@ fn computed(model: &Value) -> String {
         lines.push(vec![name.to_owned(), number(&model["inputs"][field]), unit.to_owned(), how.to_owned()]);
     }
     let mut text = format!(
-        "\nCOMPUTED, not measured: weir inline, as many threads as processors. Mean value analysis of a closed network of threads that are\n\
-         alone, or at one of: {}. Fed with what the run with {} thread(s) counted and timed:\n\n",
+        "\nCOMPUTED, not measured: weir inline, as many threads as processors. Mean value analysis of a closed network of threads that\n\
+         are alone, or at one of: {}.\n\
+         Fed with what the run with {} thread(s) counted and timed, and the same as measured there:\n\n",
         model::STATIONS.join(", "),
         model["inputs"]["processors"],
     );
