@@ -243,6 +243,14 @@ impl<P: Pager> Core<P> {
         !self.pressed.load(Ordering::Relaxed)
     }
 
+    /// Something is evicted: memory is not plentiful.
+    pub fn press(&self) {
+        // Every fault reads it: written once.
+        if self.is_plentiful() {
+            self.pressed.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Whether what comes in gets new frames, and none is needed in the arena yet.
     pub fn takes_new_frames(&self) -> bool {
         // Frames that the program has freed are used again first.

@@ -16,7 +16,6 @@ pub mod writeback;
 use crate::door::Pager;
 use crate::page::BlockId;
 use crate::shared::Core;
-use crate::sync::Ordering;
 use compress::Bench;
 use store::{Portion, store_window};
 use unmap::{Unmapped, unmap};
@@ -52,9 +51,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
     let mut batch = Batch::default();
     // 1. More frames than the budget allows, because metadata grew: give free ones back.
     core.frames.shed_excess(&core.pager);
-    if core.is_plentiful() {
-        core.pressed.store(true, Ordering::Relaxed);
-    }
+    core.press();
     // 2. Pressure: how much of the second chance there is already. Never all of it when memory is
     //    so small that staged pages are most of what is resident.
     let mark = match effort {
