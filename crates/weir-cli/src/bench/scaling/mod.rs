@@ -223,7 +223,10 @@ fn human(report: &Value) -> String {
     text += "gain: accesses a second, how many times the kernel's. turns, waits: a fault's, for processors and for locks\n\n";
     text += &measured(report);
     if report["model"].is_object() {
-        text += &computed(&report["model"]);
+        let rows = report["rows"].as_array().into_iter().flatten();
+        let mut same = rows.filter(|row| row["threads"] == report["model"]["inputs"]["processors"]);
+        let measured = same.find_map(|row| row["inline"]["ops_per_s"].as_f64());
+        text += &computed(&report["model"], measured);
     }
     text
 }
@@ -252,7 +255,7 @@ fn measured(report: &Value) -> String {
     table::render(&headers, &lines)
 }
 
-fn computed(model: &Value) -> String {
+fn computed(model: &Value, measured: Option<f64>) -> String {
     let mut lines = Vec::new();
     for (name, field, unit) in inputs::SHOWN {
         let how = if model["assumed"].as_array().is_some_and(|all| all.iter().any(|one| one == field)) {
@@ -265,9 +268,10 @@ fn computed(model: &Value) -> String {
     let mut text = format!(
         "\nCOMPUTED, not measured: weir inline, as many threads as processors. Mean value analysis of a closed network of threads that\n\
          are alone, or at one of: {}.\n\
-         Fed with what the run with {} thread(s) counted and timed, and the same as measured there:\n\n",
+         Fed with what the run with {} thread(s) counted and timed, which gave {} k/s:\n\n",
         model::STATIONS.join(", "),
         model["inputs"]["processors"],
+        number(&json!(measured.map(|v| v * 1e-3))),
     );
     text += &table::render(&["per access", "", "unit", ""], &lines);
     let mut lines = Vec::new();
