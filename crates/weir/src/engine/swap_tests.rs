@@ -40,6 +40,11 @@ fn core_with(disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static
 
 /// As `core_with`, but that the pool may have this many percent.
 fn core_sharing(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static Fake {
+    Box::leak(own_core(percent, disk, bytes, policy, batch))
+}
+
+/// As `core_sharing`, for a test that makes many: it goes when it is dropped.
+fn own_core(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> Box<Fake> {
     let windows = Geometry::arena_windows(12 * MIB);
     let geometry = Geometry {
         pages: PAGES,
@@ -52,7 +57,7 @@ fn core_sharing(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch:
     let tier = Swap::new(disk, bytes, SwapSettings::default(), SwapEncryption::Aead).unwrap();
     core.attach_swap(Swapping::new(tier, policy, batch).unwrap());
     (0..PAGES / 64).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
-    Box::leak(Box::new(core))
+    Box::new(core)
 }
 
 fn core() -> &'static Fake {
@@ -439,15 +444,16 @@ fn fill_or_lose(core: &Fake, block: u32, lost: &mut u32) {
 }
 
 fn every_failure(policy: Policy) {
-    let whole = core_with(FakeDisk::new(4 * MIB, 512), 4 * MIB, policy, 64);
-    assert_eq!(workload(whole), 0);
+    let fresh = || own_core(12, FakeDisk::new(4 * MIB, 512), 4 * MIB, policy, 64);
+    let whole = fresh();
+    assert_eq!(workload(&whole), 0);
     assert_eq!(get(&whole.stats.swap_through) > 100, policy != Policy::Writeback);
-    let ops = get(&disk(whole).ops);
+    let ops = get(&disk(&whole).ops);
     assert!(ops > 25, "{ops} operations");
     for n in 1..=ops {
-        let core = core_with(FakeDisk::new(4 * MIB, 512), 4 * MIB, policy, 64);
-        disk(core).fails_at.store(n, Ordering::Relaxed);
-        let lost = workload(core);
+        let core = fresh();
+        disk(&core).fails_at.store(n, Ordering::Relaxed);
+        let lost = workload(&core);
         assert!(lost <= 64, "operation {n}: {lost} pages were lost by one failure");
     }
 }
