@@ -30,6 +30,9 @@ pub const DEFAULT_SWAP_BATCH: u16 = 256;
 /// Most pages, and default, of `unmap-batch`.
 pub const UNMAP_BATCH_MAX: u16 = 512;
 
+/// Most pages, and default, of `store-batch`.
+pub const STORE_BATCH_MAX: u16 = crate::limits::STORE_PER_HOLD as u16;
+
 /// Smallest swap file, in bytes: a few clusters, one of which is kept for moving records.
 pub const SWAP_BYTES_MIN: u64 = 8 << 20;
 
@@ -73,6 +76,8 @@ pub enum OptionId {
     Pager,
     /// `unmap-batch`
     UnmapBatch,
+    /// `store-batch`
+    StoreBatch,
     /// `frame-order`
     FrameOrder,
 }
@@ -115,7 +120,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 18] = [
+pub const OPTIONS: [OptionSpec; 19] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -242,6 +247,17 @@ pub const OPTIONS: [OptionSpec; 18] = [
             "N",
             "512",
             "Most pages unmapped by one system call, 1 to 512; below 512 no page tables are moved",
+        )
+    },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::StoreBatch,
+            "store-batch",
+            "WEIR_STORE_BATCH",
+            "N",
+            "4",
+            "Most pages that leave their frames, and find places in the pool, under one hold of a lock, 1 to 4",
         )
     },
     OptionSpec {
@@ -376,6 +392,8 @@ pub struct Settings {
     pub pager: Pager,
     /// Most pages unmapped by one system call.
     pub unmap_batch: u16,
+    /// Most pages that leave their frames, and find places in the pool, under one hold of a lock.
+    pub store_batch: u16,
     /// Neighbouring pages get neighbouring frames; otherwise single ones, in an order that merges nothing.
     pub frames_in_order: bool,
 }
@@ -428,6 +446,7 @@ impl Settings {
             quiet: false,
             pager: Pager::Auto,
             unmap_batch: UNMAP_BATCH_MAX,
+            store_batch: STORE_BATCH_MAX,
             frames_in_order: true,
         };
         for option in &OPTIONS {
@@ -486,6 +505,9 @@ impl Settings {
             }
             OptionId::UnmapBatch => {
                 self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?;
+            }
+            OptionId::StoreBatch => {
+                self.store_batch = whole_number(text, STORE_BATCH_MAX)?;
             }
             OptionId::FrameOrder => {
                 self.frames_in_order = choice(text, &[("kept", true), ("scattered", false)], &[])?;
@@ -651,6 +673,7 @@ mod tests {
             ("WEIR_QUIET", "1"),
             ("WEIR_PAGER", "copy"),
             ("WEIR_UNMAP_BATCH", "1"),
+            ("WEIR_STORE_BATCH", "2"),
             ("WEIR_FRAME_ORDER", "scattered"),
         ])
         .unwrap();
@@ -674,6 +697,7 @@ mod tests {
             quiet: true,
             pager: Pager::Copy,
             unmap_batch: 1,
+            store_batch: 2,
             frames_in_order: false,
         };
         assert_eq!(s, expected);
@@ -718,6 +742,7 @@ mod tests {
         assert!(refusal("WEIR_POLICY", "back").contains("writeback, writethrough, adaptive"));
         assert!(refusal("WEIR_QUIET", "sure").contains("1 or 0"));
         assert!(refusal("WEIR_PAGER", "teleport").contains("auto, move, copy"));
+        assert!(refusal("WEIR_STORE_BATCH", "5").contains("1 to 4"));
     }
 
     #[test]
@@ -761,5 +786,6 @@ mod tests {
         let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
         assert_eq!(parse_size(default_of(OptionId::MinAlloc), 0), Ok(DEFAULT_MIN_ALLOC));
         assert_eq!(default_of(OptionId::PoolMax), DEFAULT_POOL_MAX_PERCENT.to_string());
+        assert_eq!(default_of(OptionId::StoreBatch), STORE_BATCH_MAX.to_string());
     }
 }

@@ -65,8 +65,8 @@ pub const KEPT_SHARE: u32 = 16;
 /// Share of frames that may be staged: the length of the second chance.
 pub const STAGED_SHARE: u32 = 32;
 
-/// Staged pages handled under one hold of a block lock: bounds how long a fault waits for it
-/// (about 6 us a page).
+/// Staged pages handled under one hold of a block lock, which bounds how long a fault waits for it (about 6 us a page),
+/// and records that get their places in the pool under one hold of its lock.
 pub const STORE_PER_HOLD: u32 = 4;
 
 /// Longest stretch that the background reclaimer runs without offering its processor to others.

@@ -14,7 +14,7 @@ use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
     GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE,
-    STAGED_SHARE,
+    STAGED_SHARE, STORE_PER_HOLD,
 };
 use crate::page::BlockId;
 use crate::page::id::BLOCK_PAGES;
@@ -96,6 +96,8 @@ pub struct Core<P: Pager> {
     kept: Line<AtomicU64>,
     /// Most pages unmapped by one system call; up to a block, none are lifted.
     pub unmap_batch: u32,
+    /// Most pages that leave their frames under one hold of their block's lock.
+    pub store_batch: u32,
     /// What faults ask for.
     pub demand: Demand,
     /// Frames freed so far by anybody: whether there is progress.
@@ -136,6 +138,7 @@ impl<P: Pager> Core<P> {
             keep_score: AtomicI32::new(0),
             kept: Line::default(),
             unmap_batch: UNMAP_BATCH_MAX.into(),
+            store_batch: STORE_PER_HOLD,
             demand: Demand::default(),
             progress: Line::default(),
             pinned: AtomicU64::new(0),

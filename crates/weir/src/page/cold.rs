@@ -38,15 +38,15 @@ pub struct ColdQueue {
 }
 
 impl ColdQueue {
-    /// Adds a block at the end, unless it is in a list already.
-    pub fn push(&self, table: &PageTable, list: List, block: BlockId) {
+    /// Adds a block at the end, unless it is in a list already. Whether the lock was taken.
+    pub fn push(&self, table: &PageTable, list: List, block: BlockId) -> bool {
         let row = table.block(block);
         if row.next_cold() != OUT {
-            return; // a hint without the lock: a block just taken out is pushed again with its next page
+            return false; // a hint without the lock: a block just taken out is pushed again with its next page
         }
         let _guard = self.lock.lock();
         if row.next_cold() != OUT {
-            return;
+            return true;
         }
         let ends = &self.lists[list as usize];
         row.set_next_cold(LAST);
@@ -55,6 +55,7 @@ impl ColdQueue {
             tail => table.block(BlockId(tail - 1)).set_next_cold(block.0 + 1),
         }
         ends.len.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     /// Puts a block back at the front: it has pages left.

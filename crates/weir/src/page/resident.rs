@@ -79,6 +79,11 @@ pub enum Arrival {
 impl ResidentSet {
     /// Notes that pages of the block arrived. Cheap when the block is queued already.
     pub fn arrived(&self, table: &PageTable, block: BlockId, how: Arrival) {
+        self.note_arrived(table, block, how);
+    }
+
+    /// The same; whether the lock was taken.
+    pub fn note_arrived(&self, table: &PageTable, block: BlockId, how: Arrival) -> bool {
         let row = table.block(block);
         let (_, policy) = row.links();
         let seen = policy.load(Ordering::Relaxed);
@@ -88,17 +93,18 @@ impl ResidentSet {
             if how == Arrival::TakenBack && !once && seen >> REFS_SHIFT < REFS_MAX {
                 policy.fetch_add(1 << REFS_SHIFT, Ordering::Relaxed);
             }
-            return;
+            return false;
         }
         let _guard = self.lock.lock();
         if policy.load(Ordering::Relaxed) & QUEUE_MASK != NONE {
-            return;
+            return true;
         }
         if !once && (how != Arrival::Fetched || self.refaulted_soon(row.evicted_at())) {
             self.push(table, &self.main, MAIN, block, u32::from(how == Arrival::TakenBack));
         } else {
             self.push(table, &self.probation, PROBATION, block, 0);
         }
+        true
     }
 
     /// A block that went out less than a main queue's length ago would have been a hit, had

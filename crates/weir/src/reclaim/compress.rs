@@ -1,15 +1,18 @@
 //! Compress: what form a page takes outside its frame. Chosen per page.
 
 use crate::config::Codec as Setting;
-use crate::limits::{RECORD_BYTES_MAX, RUN_NS_MAX};
+use crate::limits::{RECORD_BYTES_MAX, RUN_NS_MAX, STORE_PER_HOLD};
 use crate::tier::pool::Codec;
 use weir_os::codec::{self, PageBytes, Scratch};
 
-/// The workbench of one reclaiming thread: codec state and the output buffer. About 28 KiB.
+/// Output buffers of a workbench: the records of one hold.
+const BUFFERS: usize = STORE_PER_HOLD as usize;
+
+/// The workbench of one reclaiming thread: codec state and the output buffers. About 32 KiB.
 #[repr(C)]
 pub struct Bench {
     scratch: Scratch,
-    out: [u8; RECORD_BYTES_MAX],
+    out: [[u8; RECORD_BYTES_MAX]; BUFFERS],
     yielded_ns: u64,
 }
 
@@ -25,10 +28,15 @@ impl Bench {
         }
     }
 
+    /// The first `len` bytes of a buffer.
+    pub fn bytes(&self, buffer: usize, len: usize) -> &[u8] {
+        &self.out[buffer][..len]
+    }
+
     /// An empty workbench.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Bench {
-        Bench { scratch: Scratch::new(), out: [0; RECORD_BYTES_MAX], yielded_ns: 0 }
+        Bench { scratch: Scratch::new(), out: [[0; RECORD_BYTES_MAX]; BUFFERS], yielded_ns: 0 }
     }
 }
 
@@ -49,15 +57,15 @@ pub enum Form<'a> {
     Stuck,
 }
 
-/// Finds the form of a page.
-pub fn compress<'a>(bench: &'a mut Bench, setting: Setting, page: &PageBytes) -> Form<'a> {
+/// Finds the form of a page; a record is in the buffer of this number.
+pub fn compress<'a>(bench: &'a mut Bench, buffer: usize, setting: Setting, page: &PageBytes) -> Form<'a> {
     if let Some(value) = codec::same_filled(page) {
         return Form::Same(value);
     }
     if setting == Setting::None {
         return Form::Stuck;
     }
-    let (scratch, out) = (&mut bench.scratch, &mut bench.out);
+    let (scratch, out) = (&mut bench.scratch, &mut bench.out[buffer]);
     let typed = setting == Setting::Auto && codec::looks_typed(page);
     let first = if typed {
         codec::shuffle_lz4_compress(scratch, page, out).map(|n| (Codec::ShuffleLz4, n))
@@ -70,7 +78,7 @@ pub fn compress<'a>(bench: &'a mut Bench, setting: Setting, page: &PageBytes) ->
         other => other,
     };
     match chosen {
-        Some((codec, n)) => Form::Record(codec, &bench.out[..n]),
+        Some((codec, n)) => Form::Record(codec, bench.bytes(buffer, n)),
         None => Form::Stuck,
     }
 }

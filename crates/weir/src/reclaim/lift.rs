@@ -7,6 +7,7 @@
 //! takes pages that the kernel is using as well, so it serves where the engine knows of all such use
 //! by its pins: where faults are resolved in the faulting thread.
 
+use super::tally;
 use super::unmap::Unmapped;
 use crate::door::Pager;
 use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
@@ -37,6 +38,7 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
     }
     let first = span.start.block();
     let blocks = PageId(span.end - 1).block().0 - first.0 + 1;
+    tally::frames(core, 1);
     let window = core.frames.take_empty_lifts(blocks)?;
     let lifted = timed(core, window.slot(span.start.index()), span.start, span.end - span.start.0);
     stats::add(&core.stats.unmap_calls, 1);
@@ -56,6 +58,7 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
         }
         if n == 0 {
             core.frames.put_window(window, 0, 0);
+            tally::frames(core, 1);
             continue;
         }
         let row = core.table.block(block);
@@ -63,12 +66,14 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
         row.set_window(Some(window));
         core.staged.add_pages(n);
         core.staged.push(block);
+        tally::queues(core, 1);
         stats::add(&core.stats.blocks_unmapped, 1);
         staged += n;
     }
     count(&core.stats.pages_unmapped, staged);
     let others = (first.0..first.0 + blocks).filter(|b| *b != victim.0).map(BlockId);
     core.resident.went_early(&core.table, others);
+    tally::queues(core, 1);
     drop(span);
     Some(if staged == 0 { Unmapped::Nothing } else { Unmapped::Staged(staged) })
 }
@@ -166,6 +171,7 @@ fn neighbour<P: Pager>(core: &Core<P>, block: BlockId, ones: fn(u64) -> u32) -> 
         return None;
     }
     let guard = row.try_lock()?;
+    tally::blocks(core, 1);
     if row.window().is_some() {
         return None;
     }

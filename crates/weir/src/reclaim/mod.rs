@@ -6,9 +6,11 @@
 
 pub mod compress;
 pub mod discard;
+mod held;
 pub mod lift;
 pub mod room;
 pub mod store;
+mod tally;
 pub mod through;
 pub mod unmap;
 pub mod writeback;
@@ -80,6 +82,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
             }
         }
         // 5.-8. The oldest staged block leaves its frames: compress, store, free in order.
+        tally::queues(core, 1);
         let Some(block) = core.staged.pop() else {
             batch.idle = starved;
             break;
@@ -99,6 +102,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
 /// Unmaps the next victim that has pages to give.
 fn next_unmapped<P: Pager>(core: &Core<P>) -> Option<BlockId> {
     for _ in 0..TRIES {
+        tally::queues(core, 1);
         let block = core.resident.next_victim(&core.table)?;
         match unmap(core, block) {
             Unmapped::Staged(_) => return Some(block),

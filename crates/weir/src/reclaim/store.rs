@@ -3,13 +3,13 @@
 //! then the batch's to finish.
 
 use super::compress::{Bench, Form, compress};
+use super::held::Held;
 use super::room::make_room;
+use super::tally;
 use super::through::evict_written;
 use super::writeback::{Out, Pushed};
 use crate::door::{Pager, with_frame};
-use crate::limits::STORE_PER_HOLD;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
-use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
@@ -38,9 +38,13 @@ const SPARE: u64 = 6;
 const PLACES: u32 = 8;
 
 /// Fate of one page.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its frame is free.
     Stored,
+    /// Its record is held, and is placed with the others of this hold.
+    Held,
+    /// It is to be mapped again.
     GivenBack,
     /// In the batch for the swap file.
     Writing,
@@ -58,7 +62,8 @@ pub struct Portion {
 }
 
 /// Where a window's pages go on, after some of them.
-struct Step {
+#[derive(Debug)]
+pub struct Step {
     /// Index of the next page.
     next: u32,
     /// Frames to be freed.
@@ -66,7 +71,23 @@ struct Step {
     /// Pages to be mapped again.
     back: u64,
     /// The batch for the swap file must be written first.
-    full: bool,
+    pub full: bool,
+}
+
+impl Step {
+    /// What becomes of a page, whose fate is known now. Under its block's lock.
+    pub fn note<P: Pager>(&mut self, core: &Core<P>, page: Option<PageId>, fate: Fate) {
+        let Some(i) = page.map(PageId::index) else { return };
+        match fate {
+            Fate::Stored => {
+                self.free |= 1 << i;
+                core.staged.sub_pages(1);
+            }
+            Fate::GivenBack => self.back |= 1 << i,
+            Fate::Held | Fate::Writing => {}
+            Fate::Waits => (self.full, self.next) = (true, self.next.min(i)),
+        }
+    }
 }
 
 /// Stores staged pages of a block taken from the staged queue, frees their frames in ascending
@@ -84,6 +105,7 @@ pub fn store_window<P: Pager>(
     let (mut at, before) = (0, out.pushed());
     while stored.freed + (out.pushed() - before) < portion.most {
         let guard = row.lock();
+        tally::blocks(core, 1);
         let Some(window) = row.window() else { return stored };
         // The first few pages all stuck: the rest will be like them.
         let given_up = stored.given_back >= STUCK_SAMPLE && stored.freed == 0;
@@ -93,6 +115,7 @@ pub fn store_window<P: Pager>(
             store_some(core, bench, out, block, window, at)
         };
         core.frames.release(window, step.free);
+        tally::frames(core, (step.free != 0).into());
         stored.freed += step.free.count_ones();
         stats::add(&core.progress, u64::from(step.free.count_ones()));
         if step.back != 0 {
@@ -117,6 +140,7 @@ pub fn store_window<P: Pager>(
     }
     if !out.take_over(core, block) {
         core.staged.push_front(block);
+        tally::queues(core, 1);
     }
     stored
 }
@@ -127,6 +151,7 @@ pub fn end_window<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, st
     row.set_window(None);
     row.set_rest(stuck);
     core.frames.put_window(window, 0, 0);
+    tally::frames(core, 1);
 }
 
 /// The staged pages of a block from index `at` on. Under its lock.
@@ -134,7 +159,8 @@ pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
     core.table.in_state(block, run_mask(at, BLOCK_PAGES - at), State::Staged)
 }
 
-/// Stores up to [`STORE_PER_HOLD`] staged pages from index `at` on.
+/// Stores up to `store_batch` staged pages from index `at` on. Records are compressed one after the other, and then find
+/// their places in the pool together.
 fn store_some<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
@@ -144,27 +170,21 @@ fn store_some<P: Pager>(
     at: u32,
 ) -> Step {
     let mut step = Step { next: at, free: 0, back: 0, full: false };
-    let mut done = 0;
-    while step.next < 64 && done < STORE_PER_HOLD {
+    let (mut done, mut held) = (0, Held::new());
+    while step.next < 64 && done < core.store_batch {
         let page = block.page(step.next);
         let word = core.table.word(page).load();
         if word.state() == State::Staged && word.tag() == 0 {
-            match store_page(core, bench, out, page, window.slot(step.next)) {
-                Fate::Stored => {
-                    step.free |= 1 << step.next;
-                    core.staged.sub_pages(1);
-                }
-                Fate::GivenBack => step.back |= 1 << step.next,
-                Fate::Writing => {}
-                Fate::Waits => {
-                    step.full = true;
-                    return step;
-                }
+            let fate = store_page(core, bench, out, &mut held, page, window.slot(step.next));
+            step.note(core, Some(page), fate);
+            if step.full {
+                break;
             }
             done += 1;
         }
         step.next += 1;
     }
+    held.place(core, bench, out, block, &mut step);
     step
 }
 
@@ -173,6 +193,7 @@ fn store_page<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
     out: &mut Out<'_, P>,
+    held: &mut Held,
     page: PageId,
     slot: Slot,
 ) -> Fate {
@@ -182,7 +203,7 @@ fn store_page<P: Pager>(
         if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
             // What was read from the file once would otherwise go there for ever, and be read again each time.
             return if found.warm() || found.kept_slot().is_some() && core.pool.has_spare(SPARE) {
-                store_warm(core, bench, page, found, slot)
+                store_warm(core, bench, held.buffer(), page, found, slot)
             } else {
                 store_unchanged(core, page, found)
             };
@@ -194,7 +215,7 @@ fn store_page<P: Pager>(
         core.free_copy(page, found);
         found = dropped.unwrap_or(found);
     }
-    let form = with_frame(&core.pager, slot, |bytes| compress(bench, core.codec, bytes));
+    let form = with_frame(&core.pager, slot, |bytes| compress(bench, held.buffer(), core.codec, bytes));
     match form {
         Form::Same(value) => {
             stats::add(&core.stats.out_same, 1);
@@ -202,7 +223,10 @@ fn store_page<P: Pager>(
             let _ = word.try_store_same(found);
             Fate::Stored
         }
-        Form::Record(codec, bytes) => store_record(core, out, page, found, codec, bytes),
+        Form::Record(codec, bytes) => {
+            held.hold(page, found, codec, bytes.len());
+            Fate::Held
+        }
         Form::Stuck => {
             let write = |bytes: &mut PageBytes| out.push(core, page, found, swap::Codec::Raw, bytes);
             match with_frame(&core.pager, slot, write) {
@@ -236,8 +260,15 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
 }
 
 /// The slot kept of a page is still true: the page goes to the pool with its slot, if it finds room there and compresses.
-fn store_warm<P: Pager>(core: &Core<P>, bench: &mut Bench, page: PageId, found: Word, slot: Slot) -> Fate {
-    let form = with_frame(&core.pager, slot, |bytes| compress(bench, core.codec, bytes));
+fn store_warm<P: Pager>(
+    core: &Core<P>,
+    bench: &mut Bench,
+    buffer: usize,
+    page: PageId,
+    found: Word,
+    slot: Slot,
+) -> Fate {
+    let form = with_frame(&core.pager, slot, |bytes| compress(bench, buffer, core.codec, bytes));
     if let Form::Record(codec, bytes) = form
         && let Ok(handle) = pool_record(core, page, codec, bytes)
     {
@@ -255,26 +286,30 @@ fn pool_record<P: Pager>(core: &Core<P>, page: PageId, codec: Codec, bytes: &[u8
     store().or_else(|e| if evict_written(core, PLACES) > 0 { store() } else { Err(e) })
 }
 
-fn count_record<P: Pager>(core: &Core<P>, codec: Codec) {
+/// Counts a record that went to the pool.
+pub fn count_record<P: Pager>(core: &Core<P>, codec: Codec) {
     core.stats.pool_out().add(1);
     count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
 }
 
-fn store_record<P: Pager>(
+/// A record that found no place in the pool: in one given up for it, or in the batch for the swap file.
+pub fn store_elsewhere<P: Pager>(
     core: &Core<P>,
     out: &mut Out<'_, P>,
     page: PageId,
     found: Word,
     codec: Codec,
     bytes: &[u8],
+    why: NoRoom,
 ) -> Fate {
-    let mut result = pool_record(core, page, codec, bytes);
+    let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
+    let mut result = if evict_written(core, PLACES) > 0 { store() } else { Err(why) };
     // With a swap file compaction is the background thread's alone.
     if let Err(NoRoom::Share | NoRoom::Frames) = result
         && (!out.usable() || core.kept() > 0)
         && make_room(core)
     {
-        result = core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
+        result = store();
     }
     match result {
         Ok(handle) => {
@@ -316,6 +351,6 @@ fn give_back<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, mask: u
     }
     core.staged.sub_pages(n);
     core.table.block(block).add_resident(n as i32);
-    core.resident.arrived(&core.table, block, Arrival::Stayed);
+    tally::stayed(core, block);
     n
 }

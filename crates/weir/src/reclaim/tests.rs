@@ -12,6 +12,7 @@ use crate::page::{BlockId, PageId};
 use crate::shared::{Core, Geometry};
 use crate::sim::FakePager;
 use crate::sync::Ordering;
+use core::sync::atomic::AtomicU64;
 use weir_os::sys::Errno;
 
 fn core() -> Core<FakePager> {
@@ -228,6 +229,35 @@ fn pages_can_be_unmapped_one_by_one_by_the_same_code() {
     assert_eq!(unmap(&core, BlockId(2)), Unmapped::Staged(64));
     assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 64 + 7);
     core.validate(1024).unwrap();
+}
+
+#[test]
+fn pages_can_be_stored_one_by_one_by_the_same_code_for_more_locks() {
+    let locks = |batch: u32| {
+        let (mut core, mut bench) = (core(), Bench::new());
+        core.store_batch = batch;
+        fill_block(&core, 0, text);
+        unmap(&core, BlockId(0));
+        let taken = || {
+            let (s, get) = (&core.stats, |n: &AtomicU64| n.load(Ordering::Relaxed));
+            [get(&s.out_block_locks), get(&s.out_pool_locks), get(&s.out_frame_locks)]
+        };
+        let before = taken();
+        assert_eq!(store(&core, &mut bench, core.staged.pop().unwrap()).freed, 64);
+        assert_eq!(core.validate(1024).unwrap().pooled, 64);
+        for i in 0..64 {
+            fault::resolve(&core, &Strides::default(), PageId(i), 1);
+            let mut want = [0; 4096];
+            text(i, &mut want);
+            assert!(core.pager.read(PageId(i)).unwrap() == want, "page {i} of a batch of {batch}");
+        }
+        core::array::from_fn(|k| taken()[k] - before[k])
+    };
+    let (one, four): ([u64; 3], [u64; 3]) = (locks(1), locks(4));
+    // The pool grows by windows, and the block's own window ends once; the rest is a lock a page, or one for four.
+    let [blocks, pool, frames] = core::array::from_fn(|k| one[k] - four[k]);
+    assert_eq!((one[0], four[0], blocks), (64, 16, 48));
+    assert_eq!((pool, frames), (48, 48), "{one:?} {four:?}");
 }
 
 #[test]

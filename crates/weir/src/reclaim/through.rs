@@ -87,7 +87,7 @@ pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
         let Some(block) = s.cold.pop(&core.table, List::Written) else { break };
         match evict_block(core, block, want - given) {
             Some(n) => given += n,
-            None => s.cold.push(&core.table, List::Written, block),
+            None => core.note_written(block),
         }
     }
     given

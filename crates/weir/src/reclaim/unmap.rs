@@ -1,10 +1,10 @@
 //! Unmap: a block's pages move into an empty window, one MOVE per run, one TLB flush per MOVE.
 
 use super::lift::lift;
+use super::tally;
 use crate::config::UNMAP_BATCH_MAX;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
-use crate::page::resident::Arrival;
 use crate::page::state::{PageWord, State, Word};
 use crate::page::{BlockId, PageId, WindowId};
 use crate::shared::{Core, count};
@@ -27,19 +27,21 @@ pub enum Unmapped {
 pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     let row = core.table.block(block);
     let guard = row.lock();
+    tally::blocks(core, 1);
     if row.window().is_some() || row.spend_rest() {
         // Still has staged pages from last time, or did not compress then: another turn.
         drop(guard);
-        core.resident.arrived(&core.table, block, Arrival::Stayed);
+        tally::stayed(core, block);
         return Unmapped::Nothing;
     }
     if core.frames.can_lift() && core.unmap_batch >= UNMAP_BATCH_MAX.into() {
         if let Some(done) = lift(core, block, guard) {
             if row.resident() > 0 {
-                core.resident.arrived(&core.table, block, Arrival::Stayed);
+                tally::stayed(core, block);
             }
             return done;
         }
+        tally::blocks(core, 1);
         return move_out(core, block, row.lock(), u64::MAX);
     }
     move_out(core, block, guard, u64::MAX)
@@ -55,15 +57,16 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allo
     let row = core.table.block(block);
     if row.window().is_some() {
         // Between two holds of the lock somebody else was at it.
-        core.resident.arrived(&core.table, block, Arrival::Stayed);
+        tally::stayed(core, block);
         return Unmapped::Nothing;
     }
     let mask = movable(core, block, allowed & row.valid() & !row.fixed() & !core.pins.of_block(block));
     let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
+    tally::frames(core, (mask != Leaving::default()).into());
     let Some(window) = window else {
         drop(guard);
         if row.resident() > 0 {
-            core.resident.arrived(&core.table, block, Arrival::Stayed);
+            tally::stayed(core, block);
         }
         return if mask == Leaving::default() { Unmapped::Nothing } else { Unmapped::NoWindow };
     };
@@ -77,16 +80,18 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allo
     count(&core.stats.pages_unmapped, n);
     if n == 0 {
         core.frames.put_window(window, 0, 0);
+        tally::frames(core, 1);
     } else {
         stats::add(&core.stats.blocks_unmapped, 1);
         row.set_window(Some(window));
         core.staged.add_pages(n);
         core.staged.push(block);
+        tally::queues(core, 1);
     }
     let left = row.resident();
     drop(guard);
     if left > 0 {
-        core.resident.arrived(&core.table, block, Arrival::Stayed);
+        tally::stayed(core, block);
     }
     if n == 0 { Unmapped::Nothing } else { Unmapped::Staged(n) }
 }

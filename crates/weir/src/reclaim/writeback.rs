@@ -7,6 +7,7 @@
 //! the same way, but that its pages stay in the pool.
 
 use super::store::{end_window, staged_from};
+use super::tally;
 use super::through::evict_some;
 use crate::door::Pager;
 use crate::page::cold::List;
@@ -245,6 +246,7 @@ impl<'a, P: Pager> Out<'a, P> {
                 }
                 _ => None,
             };
+            tally::queues(core, 1);
             let Some(block) = s.cold.pop(&core.table, List::Cold).or_else(behind) else { return };
             if !self.push_pooled(core, block) {
                 s.cold.push_front(&core.table, List::Cold, block);
@@ -256,6 +258,7 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Takes the pooled pages of a block. False when some are left.
     fn push_pooled(&mut self, core: &Core<P>, block: BlockId) -> bool {
         let _guard = core.table.block(block).lock();
+        tally::blocks(core, 1);
         let mut doubled = false;
         for i in 0..BLOCK_PAGES {
             let page = block.page(i);
@@ -348,6 +351,7 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, ki
         let block = some[0].0.block();
         let row = core.table.block(block);
         let _guard = row.lock();
+        tally::blocks(core, 1);
         let mut free = 0u64;
         for &(page, slot) in some {
             let word = core.table.word(page);
@@ -369,6 +373,7 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, ki
         }
         if let (Some(window), 1..) = (row.window(), free) {
             core.frames.release(window, free);
+            tally::frames(core, 1);
             core.staged.sub_pages(free.count_ones());
             freed += free.count_ones();
         }
@@ -401,11 +406,13 @@ fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, k
 fn end_or_queue<P: Pager>(core: &Core<P>, block: BlockId) {
     let row = core.table.block(block);
     let _guard = row.lock();
+    tally::blocks(core, 1);
     let Some(window) = row.window() else { return };
     if staged_from(core, block, 0) == 0 {
         end_window(core, block, window, false);
     } else {
         core.staged.push_front(block);
+        tally::queues(core, 1);
     }
 }
 

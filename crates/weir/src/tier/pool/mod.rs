@@ -58,8 +58,8 @@ pub struct SpanId(u32);
 
 /// Windows looked at under one hold of the lock: about 2 us.
 const WINDOWS_PER_HOLD: u32 = 32;
-/// Pages of which one in so many is timed while a place is found for it: often enough to know what a hold of the lock costs.
-const TIMED_ONE_IN: u32 = 61;
+/// Holds of the lock for new records of which one in about so many is timed: often enough to know what a hold costs.
+const TIMED_ONE_IN: u64 = 61;
 const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
 const HEADER_BYTES: usize = 8;
 const MAGIC: u64 = 0x57e1;
@@ -145,7 +145,23 @@ impl Pool {
         codec: Codec,
         bytes: &[u8],
     ) -> Result<Handle, NoRoom> {
-        let handle = self.reserve(pager, frames, stats, page, bytes.len())?;
+        let mut place = [None];
+        self.reserve(pager, frames, stats, &[bytes.len()], &mut place)?;
+        let handle = place[0].ok_or(NoRoom::Share)?;
+        self.put(pager, stats, handle, page, codec, bytes);
+        Ok(handle)
+    }
+
+    /// Writes a record into a place reserved for one of its length.
+    pub fn put<P: Pager>(
+        &self,
+        pager: &P,
+        stats: &Stats,
+        handle: Handle,
+        page: PageId,
+        codec: Codec,
+        bytes: &[u8],
+    ) {
         let header = u64::from(page.0) | (bytes.len() as u64) << 32 | (codec as u64) << 45 | MAGIC << 48;
         with_bytes(pager, offset(handle), HEADER_BYTES + bytes.len(), |b| {
             b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
@@ -153,39 +169,55 @@ impl Pool {
         });
         stats.pool_stored_bytes().add(bytes.len() as u64);
         stats.pool_logical_bytes().add(PAGE_BYTES as u64);
-        Ok(handle)
     }
 
-    fn reserve<P: Pager>(
+    /// Finds places for records of these lengths, in bytes, under one hold of the lock unless the pool has to grow for them.
+    /// `Err`: those that are `None` have none. The caller puts the others at once.
+    pub fn reserve<P: Pager>(
         &self,
         pager: &P,
         frames: &Frames,
         stats: &Stats,
-        page: PageId,
-        len: usize,
-    ) -> Result<Handle, NoRoom> {
-        assert!(len <= RECORD_BYTES_MAX);
-        let class = class_of(HEADER_BYTES + len);
+        lens: &[usize],
+        places: &mut [Option<Handle>],
+    ) -> Result<(), NoRoom> {
         loop {
-            let start = page.0.is_multiple_of(TIMED_ONE_IN).then(thread::now_ns);
-            let found = self.reserve_in_class(class);
+            stats::add(&stats.out_pool_locks, 1);
+            let start = stats.pool_out().own().is_multiple_of(TIMED_ONE_IN).then(thread::now_ns);
+            let all = self.reserve_some(lens, places);
             if let Some(start) = start {
                 stats::add(&stats.pool_hold_ns, thread::now_ns() - start);
                 stats::add(&stats.pool_holds, 1);
             }
-            if let Some(h) = found {
-                return Ok(h);
+            if all {
+                return Ok(());
             }
             if self.owned() >= self.limit() {
                 return Err(NoRoom::Share);
             }
+            stats::add(&stats.out_frame_locks, 1);
             let window = frames.take_full(pager).ok_or(NoRoom::Frames)?;
+            stats::add(&stats.out_pool_locks, 1);
             self.add_window(window);
         }
     }
 
-    fn reserve_in_class(&self, class: usize) -> Option<Handle> {
+    /// Finds places for those that have none yet. Whether all have one now.
+    fn reserve_some(&self, lens: &[usize], places: &mut [Option<Handle>]) -> bool {
         let _guard = self.lock.lock();
+        let mut all = true;
+        for (len, place) in lens.iter().zip(places) {
+            assert!(*len <= RECORD_BYTES_MAX);
+            if place.is_none() {
+                *place = self.reserve_in_class(class_of(HEADER_BYTES + len));
+                all &= place.is_some();
+            }
+        }
+        all
+    }
+
+    /// A place in a span of the class. Under the lock.
+    fn reserve_in_class(&self, class: usize) -> Option<Handle> {
         let mut span = self.heads[class].load(Ordering::Relaxed);
         if span == END {
             span = self.free_head.load(Ordering::Relaxed);
@@ -534,6 +566,7 @@ impl Pool {
             if self.heads[class].load(Ordering::Relaxed) == END && !from_window {
                 return None; // no other span of the class: a free one would only move the hole
             }
+            let _guard = self.lock.lock();
             self.reserve_in_class(class)?
         };
         let mut buf = [0u8; HEADER_BYTES + RECORD_BYTES_MAX];

@@ -143,3 +143,42 @@ fn the_pool_stops_at_its_share_and_at_the_end_of_frames() {
     };
     assert_eq!(stop, NoRoom::Frames);
 }
+
+#[test]
+fn places_for_several_records_are_found_under_one_hold_and_those_that_have_none_are_told() {
+    let (pool, frames, pager, stats) = setup(2);
+    pool.set_limit(1);
+    let records: Vec<Vec<u8>> = (0..4).map(|n| compress(&compressible(n, 2400))).collect();
+    let lens: Vec<usize> = records.iter().map(Vec::len).collect();
+    let locks = || stats.out_pool_locks.load(Ordering::Relaxed);
+    let (mut live, mut short) = (Vec::new(), 0);
+    for round in 0u32.. {
+        let (before, mut places) = (locks(), [None; 4]);
+        let result = pool.reserve(&pager, &frames, &stats, &lens, &mut places);
+        for (k, place) in places.into_iter().enumerate() {
+            let page = PageId(round * 4 + k as u32);
+            if let Some(handle) = place {
+                pool.put(&pager, &stats, handle, page, Codec::Lz4, &records[k]);
+                live.push((handle, page, k));
+            }
+        }
+        match (result, round) {
+            (Ok(()), 0) => assert_eq!(locks() - before, 3, "once in vain, once to grow, once more"),
+            (Ok(()), _) => assert_eq!(locks() - before, 1),
+            (Err(e), _) => {
+                assert_eq!(e, NoRoom::Share);
+                short = places.iter().filter(|place| place.is_none()).count();
+                break;
+            }
+        }
+    }
+    assert!(short > 0 && live.len() > 80, "{short} {}", live.len());
+    assert_eq!(pool.validate(), Ok(live.len() as u64));
+    for (handle, page, k) in live {
+        let (mut got, mut want) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        pool.expand(&pager, handle, page, &mut got).unwrap();
+        assert!(codec::lz4_expand(&records[k], &mut want) && got == want);
+        pool.free(&pager, &frames, &stats, handle);
+    }
+    assert_eq!(pool.owned(), 0);
+}

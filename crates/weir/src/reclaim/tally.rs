@@ -1,0 +1,27 @@
+//! The locks that the way out takes, counted where it takes them: what a page costs in acquisitions. Not counted: giving
+//! free frames back to the kernel, dropping kept copies, compaction, and what waits for a fault's own frame on the way in.
+
+use crate::door::Pager;
+use crate::page::BlockId;
+use crate::page::resident::Arrival;
+use crate::shared::{Core, count};
+
+/// Locks of blocks.
+pub fn blocks<P: Pager>(core: &Core<P>, n: u32) {
+    count(&core.stats.out_block_locks, n);
+}
+
+/// Holds of the frames' lock.
+pub fn frames<P: Pager>(core: &Core<P>, n: u32) {
+    count(&core.stats.out_frame_locks, n);
+}
+
+/// Holds of a queue's lock.
+pub fn queues<P: Pager>(core: &Core<P>, n: u32) {
+    count(&core.stats.out_queue_locks, n);
+}
+
+/// Some of the block stayed: it waits for another turn.
+pub fn stayed<P: Pager>(core: &Core<P>, block: BlockId) {
+    queues(core, core.resident.note_arrived(&core.table, block, Arrival::Stayed).into());
+}
