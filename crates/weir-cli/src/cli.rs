@@ -175,6 +175,8 @@ pub enum Scenario {
     Gate(GateArgs),
     /// Replacement policies replayed from traces: what each misses
     Policy(PolicyArgs),
+    /// Codecs on pages of real programs: bytes a page, time to compress and to expand
+    Codec(CodecArgs),
     /// The experiments of the reports that Weir was founded on
     Founding(FoundingArgs),
 }
@@ -304,7 +306,7 @@ pub struct FoundingArgs {
 /// The experiments.
 #[derive(Debug, Subcommand)]
 pub enum Experiment {
-    /// Swap-out batching: slots and pages in batches against one by one, 1 and 16 threads
+    /// Swap-out batching: slots and pages in batches against one by one, to a swap file and to the pool, 1 and 16 threads
     F1(FoundingRunArgs),
     /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads
     F3(FoundingRunArgs),
@@ -373,6 +375,30 @@ pub struct PolicyArgs {
     /// A trace instead of those made by rule: a page number, or 0x and an address, at the start of each line; may be repeated
     #[arg(long, value_name = "FILE")]
     pub trace: Vec<PathBuf>,
+}
+
+/// `weir bench codec`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The pages are memory of Python processes that are started for it, arrays, text and programs of this machine, a \
+    database, and bytes by rule. The engine's choice is made by the engine's own code. Needs no root."
+)]
+pub struct CodecArgs {
+    /// Exact values as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How often each way is measured; medians are shown [default: 5, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: Option<u32>,
+    /// Smaller sets: a smoke test, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+    /// A file's pages instead of the sets that are made; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub file: Vec<PathBuf>,
+    /// Python interpreter whose memory is looked at
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub python: PathBuf,
 }
 
 /// `weir bench numpy`

@@ -28,6 +28,9 @@ use lz4_sys as _;
 /// Bytes of LZ4's working state (`LZ4_STREAM_MINSIZE` is 16416 for 64-bit builds; checked).
 const LZ4_STATE_BYTES: usize = 16 * 1024 + 64;
 
+/// Most bytes of a run of pages that is compressed as one.
+pub const RUN_BYTES_MAX: usize = 16 * PAGE_BYTES;
+
 /// Scratch memory of one compressing thread. Large (28 KiB): keep it in a mapping, not on a stack.
 #[repr(C, align(64))]
 pub struct Scratch {
@@ -54,15 +57,23 @@ pub fn lz4_compress(scratch: &mut Scratch, src: &PageBytes, dst: &mut [u8]) -> O
     lz4_raw(&mut scratch.lz4, src, dst)
 }
 
-fn lz4_raw(state: &mut [u64; LZ4_STATE_BYTES / 8], src: &PageBytes, dst: &mut [u8]) -> Option<usize> {
+/// The same for a run of pages, [`RUN_BYTES_MAX`] at most: more is `None`.
+pub fn lz4_compress_run(scratch: &mut Scratch, src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    if src.len() > RUN_BYTES_MAX {
+        return None;
+    }
+    lz4_raw(&mut scratch.lz4, src, dst)
+}
+
+fn lz4_raw(state: &mut [u64; LZ4_STATE_BYTES / 8], src: &[u8], dst: &mut [u8]) -> Option<usize> {
     // SAFETY: the state is large enough (`scratch_fits`), 8-byte aligned and exclusively ours;
-    // source and destination are live slices whose lengths are passed along.
+    // source and destination are live slices whose lengths, a page's or a few pages', are passed along.
     let n = unsafe {
         LZ4_compress_fast_extState_fastReset(
             state.as_mut_ptr().cast(),
             src.as_ptr().cast(),
             dst.as_mut_ptr().cast(),
-            PAGE_BYTES as c_int,
+            src.len() as c_int,
             dst.len() as c_int,
             1,
         )
@@ -79,16 +90,25 @@ pub fn shuffle_lz4_compress(scratch: &mut Scratch, src: &PageBytes, dst: &mut [u
 /// Expands an LZ4 block into exactly one page. `false` when the block is damaged.
 #[must_use]
 pub fn lz4_expand(src: &[u8], dst: &mut PageBytes) -> bool {
+    lz4_expand_run(src, dst)
+}
+
+/// Expands an LZ4 block into exactly as many bytes as there is room for. `false` when it is damaged, or not so long.
+#[must_use]
+pub fn lz4_expand_run(src: &[u8], dst: &mut [u8]) -> bool {
+    if dst.len() > RUN_BYTES_MAX {
+        return false;
+    }
     // SAFETY: live slices with their lengths; the safe variant never reads or writes outside.
     let n = unsafe {
         LZ4_decompress_safe(
             src.as_ptr().cast(),
             dst.as_mut_ptr().cast(),
             src.len() as c_int,
-            PAGE_BYTES as c_int,
+            dst.len() as c_int,
         )
     };
-    n == PAGE_BYTES as c_int
+    n == dst.len() as c_int
 }
 
 /// Expands what [`shuffle_lz4_compress`] made.
@@ -250,6 +270,20 @@ mod tests {
             assert!(shuffle_lz4_expand(&buf[..n], &mut back));
             assert_eq!(back, src);
         }
+    }
+
+    #[test]
+    fn a_run_of_pages_is_compressed_as_one_and_only_comes_back_whole() {
+        let mut s = Box::new(Scratch::new());
+        let one = page(random_byte);
+        let run = one.repeat(16);
+        let mut buf = vec![0u8; RUN_BYTES_MAX];
+        let n = lz4_compress_run(&mut s, &run, &mut buf).unwrap();
+        assert!(n < 2 * PAGE_BYTES, "sixteen times the same page, which does not compress alone: {n}");
+        let mut back = vec![0u8; run.len()];
+        assert!(lz4_expand_run(&buf[..n], &mut back) && back == run);
+        assert!(!lz4_expand_run(&buf[..n], &mut back[1..]));
+        assert_eq!(lz4_compress_run(&mut s, &vec![0; RUN_BYTES_MAX + 1], &mut buf), None);
     }
 
     #[test]

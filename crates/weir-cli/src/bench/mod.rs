@@ -1,8 +1,10 @@
 //! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and under Weir;
-//! and what Weir's gate adds to a system call.
+//! what Weir's gate adds to a system call;
+//! replacement replayed from traces; and what codecs make of pages of real programs.
 
 mod area;
 pub mod calls;
+mod codec;
 mod disk;
 mod founding;
 mod gate;
@@ -57,6 +59,7 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Scenario::Numpy(args) => numpy::numpy(args),
         Scenario::Gate(args) => gate::gate(args),
         Scenario::Policy(args) => policy::policy(args),
+        Scenario::Codec(args) => codec::codec(args),
     }?;
     term::print(&findings.text)?;
     if let Some(folder) = &args.plot {

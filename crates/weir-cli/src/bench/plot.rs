@@ -106,10 +106,10 @@ static PLANS: [Plan; 9] = [
         name: "f1",
         title: "F1: thousand pages per second written to, data twice the RAM",
         rows: "/rows",
-        group: threads,
+        group: |row| format!("{}, {}", text(row, "tier"), threads(row)),
         series: &[
-            ("kernel's swap file", "/rival", 1e-3),
-            ("batch 1", "/one", 1e-3),
+            ("kernel's swap file or zram", "/rival", 1e-3),
+            ("one by one", "/one", 1e-3),
             ("batched", "/batched", 1e-3),
         ],
     },

@@ -11,7 +11,7 @@ use super::Findings;
 use super::disk::size;
 use super::rival::{Area, Rival};
 use super::row::{self, Row, latency, rate, throughput};
-use super::sides::{Job, pager_name, weir_missing};
+use super::sides::{Job, equal_ram, pager_name, weir_missing};
 use super::{RIVAL_ATTEMPTS, median, oom_note};
 use crate::cli::PoolArgs;
 use crate::term;
@@ -120,15 +120,12 @@ fn measure(plan: &Plan, rival: Option<&Rival>, weir: &[FaultMode]) -> anyhow::Re
     let mut runs = Vec::new();
     for number in 1..=plan.runs {
         let mut run = json!({});
-        let mut budget = plan.limit;
+        let mut budget = equal_ram(plan.limit, None);
         if let Some(rival) = rival {
             term::progress(&format!("run {number} of {}: kernel swap", plan.runs));
             let result = job.run_rival(rival, RIVAL_ATTEMPTS)?;
-            budget += result.store_peak_bytes;
+            budget = equal_ram(plan.limit, Some(&result));
             run["rival"] = result.to_json();
-        } else {
-            // Nothing to compare with: data at half its size is what LZ4 makes of it.
-            budget += plan.limit / 2;
         }
         for mode in weir {
             let side = mode.name();

@@ -45,6 +45,12 @@ impl RivalOutcome {
     }
 }
 
+/// RAM of Weir's side beside a limit of the kernel's: with what its compressed store took at most. Where there is nothing to
+/// compare with, with half the limit: about what LZ4 makes of the data of the scenarios.
+pub fn equal_ram(limit: u64, rival: Option<&RivalOutcome>) -> u64 {
+    limit + rival.map_or(limit / 2, |rival| rival.store_peak_bytes)
+}
+
 /// The measured program.
 #[derive(Clone, Debug)]
 pub struct Job {
