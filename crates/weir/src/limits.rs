@@ -75,6 +75,9 @@ pub const RUN_NS_MAX: u64 = 60_000;
 /// Largest record the pool takes: above three quarters of a page storing saves too little.
 pub const RECORD_BYTES_MAX: usize = 3072;
 
+/// About one in so many pages that did not compress is tried again when it goes to the swap file.
+pub const STUCK_PROBE: u32 = 8;
+
 /// A fault that needs a frame gives up, and the process ends with a message, when nobody has freed
 /// any for this long although everybody tried.
 pub const FRUITLESS_MS_MAX: u64 = 3_000;

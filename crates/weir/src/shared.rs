@@ -96,6 +96,8 @@ pub struct Core<P: Pager> {
     kept: Line<AtomicU64>,
     /// Most pages unmapped by one system call; up to a block, none are lifted.
     pub unmap_batch: u32,
+    /// Counts pages that did not compress last time: now and then one is tried again.
+    pub untried: AtomicU32,
     /// Most pages that leave their frames under one hold of their block's lock.
     pub store_batch: u32,
     /// What faults ask for.
@@ -138,6 +140,7 @@ impl<P: Pager> Core<P> {
             keep_score: AtomicI32::new(0),
             kept: Line::default(),
             unmap_batch: UNMAP_BATCH_MAX.into(),
+            untried: AtomicU32::new(0),
             store_batch: STORE_PER_HOLD,
             demand: Demand::default(),
             progress: Line::default(),

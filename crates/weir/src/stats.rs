@@ -138,6 +138,8 @@ counters! {
         out_same "weir_out_same",
         /// Staged pages that did not compress.
         out_stuck "weir_out_stuck",
+        /// Pages that went to the swap file untried, because they did not compress last time.
+        out_untried "weir_out_untried",
         /// Pages that could not be unmapped (pinned or shared).
         out_busy "weir_out_busy",
         /// Pages compressed with shuffling first.

@@ -176,6 +176,47 @@ fn pages_come_back_from_the_swap_file_and_go_there_again_without_a_write() {
 }
 
 #[test]
+fn changed_pages_that_did_not_compress_go_to_the_swap_file_untried_until_a_probe_finds_that_they_do() {
+    let core = core();
+    fill(core, 1, noise);
+    send_out(core, 1);
+    let change = |f: &dyn Fn(u32) -> PageBytes| {
+        for page in 64..128 {
+            read(core, page).unwrap();
+            assert!(core.pager.write(PageId(page), |p| *p = f(page)));
+        }
+    };
+    let untried = || get(&core.stats.out_untried);
+    assert_eq!(untried(), 0, "all were tried");
+    change(&|page| noise(page + 1000));
+    send_out(core, 1);
+    assert!((54..=58).contains(&untried()), "one in eight is tried again: {}", untried());
+    assert_eq!(core.validate(PAGES).unwrap().swapped, 64);
+    (64..128).for_each(|page| assert!(read(core, page).unwrap() == noise(page + 1000), "page {page}"));
+    // Unchanged they are neither tried nor written.
+    let (before, written) = (untried(), get(&swapping(core).tier.counters().pages_out));
+    send_out(core, 1);
+    assert_eq!((untried(), core.validate(PAGES).unwrap().swapped), (before, 64));
+    assert_eq!(get(&swapping(core).tier.counters().pages_out), written);
+    // Zeros are seen at once, what compresses by and by.
+    change(&|page| if page < 96 { [0; 4096] } else { mixed(page) });
+    send_out(core, 1);
+    let census = core.validate(PAGES).unwrap();
+    assert_eq!((census.same, census.pooled + census.swapped), (32, 32));
+    assert!(census.swapped > 24, "{census:?}");
+    for round in 0.. {
+        assert!(round < 100, "{census:?}");
+        change(&mixed);
+        send_out(core, 1);
+        if core.validate(PAGES).unwrap().pooled == 64 {
+            break;
+        }
+    }
+    (64..128).for_each(|page| assert!(read(core, page).unwrap() == mixed(page), "page {page}"));
+    core.validate(PAGES).unwrap();
+}
+
+#[test]
 fn pages_read_from_the_swap_file_go_to_the_pool_when_it_has_room_and_are_not_read_again() {
     let core = core();
     for block in 0..12 {

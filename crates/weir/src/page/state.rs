@@ -24,7 +24,7 @@
 //! **Doubled.** A pooled page that was written through has a slot as well. Its word names the record, its second word the
 //! slot: [`super::table::PageTable::slot_of`] knows both places, nobody else asks a word for its slot.
 //!
-//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress), 6 the kept copy is a slot of the swap file, or
+//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress when last tried), 6 the kept copy is a slot of the swap file, or
 //! the pooled page is doubled, 7 the kept slot is of a page that was doubled, 8..16 tag, 24..64 handle or slot.
 
 use super::id::{Handle, SlotId};
@@ -181,7 +181,7 @@ impl PageWord<'_> {
             State::Swapped if keep => KEPT | SLOT | from.0 & HANDLE,
             _ => 0,
         };
-        let to = Word(from.bare(State::Resident, PINNED) | copy);
+        let to = Word(from.bare(State::Resident, PINNED | STUCK) | copy);
         self.only(from, &[State::Absent, State::Same, State::Pooled, State::Swapped], to)
     }
 
@@ -197,7 +197,7 @@ impl PageWord<'_> {
 
     /// Resident to Staged, after the page was moved into its block's window.
     pub fn try_stage(self, from: Word) -> Transition {
-        self.only(from, &[State::Resident], Word(from.bare(State::Staged, PINNED) | from.copy()))
+        self.only(from, &[State::Resident], Word(from.bare(State::Staged, PINNED | STUCK) | from.copy()))
     }
 
     /// Staged to Resident, after the frame was moved back.
@@ -206,8 +206,8 @@ impl PageWord<'_> {
         self.only(from, &[State::Staged], to)
     }
 
-    /// Staged to Staged, remembering that the page does not compress. A kept copy must be dropped
-    /// first.
+    /// Staged to Staged, remembering that the page does not compress, until it does or is dropped. A kept copy must be
+    /// dropped first.
     pub fn try_mark_stuck(self, from: Word) -> Transition {
         self.only(from, &[State::Staged], Word(from.0 & !TAG | STUCK))
     }
@@ -262,7 +262,7 @@ impl PageWord<'_> {
         if from.kept_slot().is_none() {
             return Err(self.load());
         }
-        let to = Word(from.bare(State::Swapped, PINNED) | from.0 & HANDLE);
+        let to = Word(from.bare(State::Swapped, PINNED | STUCK) | from.0 & HANDLE);
         self.only(from, &[State::Staged], to)
     }
 
@@ -310,7 +310,7 @@ impl PageWord<'_> {
         if from.tag() != tag || tag == 0 {
             return Err(self.load());
         }
-        let to = Word(from.bare(State::Swapped, PINNED) | u64::from(slot.0) << HANDLE_SHIFT);
+        let to = Word(from.bare(State::Swapped, PINNED | STUCK) | u64::from(slot.0) << HANDLE_SHIFT);
         self.only(from, &[State::Pooled, State::Staged], to)
     }
 
@@ -421,6 +421,24 @@ mod tests {
             (State::Swapped, 0, Some(SlotId(5)))
         );
         assert_eq!(w.try_install(elsewhere, false).unwrap().slot(), None);
+    }
+
+    #[test]
+    fn a_page_that_does_not_compress_is_remembered_through_the_swap_file_until_it_does() {
+        let cell = AtomicU64::new(0);
+        let w = PageWord(&cell);
+        let staged = w.try_stage(w.try_install(w.load(), false).unwrap()).unwrap();
+        let t = w.try_begin_write(w.try_mark_stuck(staged).unwrap(), 3).unwrap();
+        let out = w.try_swap_out(t, SlotId(7), 3).unwrap();
+        assert_eq!((out.state(), out.stuck(), out.slot()), (State::Swapped, true, Some(SlotId(7))));
+        let again = w.try_stage(w.try_install(out, true).unwrap()).unwrap();
+        assert!(again.stuck() && again.kept_slot().is_some());
+        let out = w.try_store_slot(again).unwrap();
+        assert!(out.stuck() && w.try_install(out, false).unwrap().stuck());
+        let stored = w.try_store(w.try_stage(w.load()).unwrap(), Handle(1)).unwrap();
+        assert!(!stored.stuck(), "it compressed");
+        let staged = w.try_stage(w.try_install(stored, false).unwrap()).unwrap();
+        assert!(!w.try_store_same(w.try_mark_stuck(staged).unwrap()).unwrap().stuck());
     }
 
     #[test]

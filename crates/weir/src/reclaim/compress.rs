@@ -57,6 +57,11 @@ pub enum Form<'a> {
     Stuck,
 }
 
+/// The form of a page that did not compress last time and is not tried now.
+pub fn untried<'a>(page: &PageBytes) -> Form<'a> {
+    codec::same_filled(page).map_or(Form::Stuck, Form::Same)
+}
+
 /// Finds the form of a page; a record is in the buffer of this number.
 pub fn compress<'a>(bench: &'a mut Bench, buffer: usize, setting: Setting, page: &PageBytes) -> Form<'a> {
     if let Some(value) = codec::same_filled(page) {

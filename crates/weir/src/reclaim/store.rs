@@ -2,18 +2,20 @@
 //! compress, or for which the pool has no room, go to the batch for the swap file, where there is one, and their window is
 //! then the batch's to finish.
 
-use super::compress::{Bench, Form, compress};
+use super::compress::{Bench, Form, compress, untried};
 use super::held::Held;
 use super::room::make_room;
 use super::tally;
 use super::through::evict_written;
 use super::writeback::{Out, Pushed};
 use crate::door::{Pager, with_frame};
+use crate::limits::STUCK_PROBE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
+use crate::sync::Ordering;
 use crate::tier::pool::{Codec, NoRoom};
 use crate::tier::swap;
 use weir_os::codec::{self, PageBytes};
@@ -202,7 +204,8 @@ fn store_page<P: Pager>(
     if found.kept().is_some() || found.kept_slot().is_some() {
         if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
             // What was read from the file once would otherwise go there for ever, and be read again each time.
-            return if found.warm() || found.kept_slot().is_some() && core.pool.has_spare(SPARE) {
+            let warms = || core.pool.has_spare(SPARE) && (!found.stuck() || is_probe(core));
+            return if found.warm() || found.kept_slot().is_some() && warms() {
                 store_warm(core, bench, held.buffer(), page, found, slot)
             } else {
                 store_unchanged(core, page, found)
@@ -215,7 +218,11 @@ fn store_page<P: Pager>(
         core.free_copy(page, found);
         found = dropped.unwrap_or(found);
     }
-    let form = with_frame(&core.pager, slot, |bytes| compress(bench, held.buffer(), core.codec, bytes));
+    let skips = found.stuck() && out.usable() && !is_probe(core);
+    let form = with_frame(&core.pager, slot, |bytes| match skips {
+        true => untried(bytes),
+        false => compress(bench, held.buffer(), core.codec, bytes),
+    });
     match form {
         Form::Same(value) => {
             stats::add(&core.stats.out_same, 1);
@@ -228,18 +235,26 @@ fn store_page<P: Pager>(
             Fate::Held
         }
         Form::Stuck => {
+            count(&core.stats.out_untried, skips.into());
+            let found = word.try_mark_stuck(found).unwrap_or(found);
             let write = |bytes: &mut PageBytes| out.push(core, page, found, swap::Codec::Raw, bytes);
             match with_frame(&core.pager, slot, write) {
                 Pushed::Yes => Fate::Writing,
                 Pushed::Full => Fate::Waits,
                 Pushed::No => {
                     stats::add(&core.stats.out_stuck, 1);
-                    let _ = word.try_mark_stuck(found);
                     Fate::GivenBack
                 }
             }
         }
     }
+}
+
+/// Whether this page, which did not compress last time, is tried again: what it holds may be something else by now. Multiples
+/// of the golden ratio, so that pages that go out in the same order every time all have their turn.
+fn is_probe<P: Pager>(core: &Core<P>) -> bool {
+    const GOLDEN: u32 = 0x9e37_79b9;
+    core.untried.fetch_add(1, Ordering::Relaxed).wrapping_mul(GOLDEN) < u32::MAX / STUCK_PROBE
 }
 
 /// The kept copy is still true: it is the page again.
