@@ -213,6 +213,23 @@ fn policies_are_replayed_from_a_trace_of_the_users_and_drawn() {
 }
 
 #[test]
+fn the_codec_bench_compares_every_way_on_the_pages_of_a_file() {
+    let home = Folder::new();
+    let file = home.file("pages", &"a line of text that comes again\n".repeat(8192));
+    let run = |path: &std::path::Path| {
+        weir(&home).args(["bench", "codec", "--quick", "--json", "--file"]).arg(path).output().unwrap()
+    };
+    let report = json(&run(&file));
+    assert_eq!((report["scenario"].as_str(), report["rows"][0]["pages"].as_u64()), (Some("codec"), Some(64)));
+    for way in report["rows"][0]["ways"].as_array().unwrap() {
+        assert!(way["bytes_per_page"].as_f64().is_some_and(|bytes| bytes < 400.0), "{way}");
+        assert!(way["expand_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{way}");
+    }
+    std::fs::write(&file, "short").unwrap();
+    assert_fails(&run(&file), 1, &["--file", "64 KiB"]);
+}
+
+#[test]
 fn the_gate_bench_refuses_prices_of_calls_that_nobody_saw() {
     let home = Folder::new();
     let library = home.counting_library(9 << 20);

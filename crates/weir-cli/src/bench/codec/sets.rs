@@ -84,13 +84,17 @@ pub fn made(python: &Path, bytes: usize, notes: &mut Vec<String>) -> Vec<Set> {
         }
     };
     for (name, what, code) in HEAPS {
-        keep(name, what, memory_of(python, &format!("import random; random.seed(1); {code}"), bytes));
+        keep(
+            name,
+            what,
+            memory_of(python, &format!("import random; random.seed(1); {code}"), bytes, Part::All),
+        );
     }
     for (name, what, numpy, plain) in ARRAYS {
         let code = format!(
             "import random, array, itertools\nrandom.seed(1)\ntry:\n    import numpy\n    {numpy}\nexcept ImportError:\n    {plain}"
         );
-        keep(name, what, memory_of(python, &code, bytes));
+        keep(name, what, memory_of(python, &code, bytes, Part::Largest));
     }
     keep("text", "documents and programs in source", text(bytes));
     keep("program", "ELF file of this command", own_program());
@@ -129,8 +133,17 @@ impl Drop for Holder {
     }
 }
 
+/// Which memory of a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// All that it has made, with what Python made for itself.
+    All,
+    /// The largest mapping: an array.
+    Largest,
+}
+
 /// Memory of a Python process that has run `code`, which makes about `n` bytes.
-fn memory_of(python: &Path, code: &str, bytes: usize) -> anyhow::Result<Vec<u8>> {
+fn memory_of(python: &Path, code: &str, bytes: usize, part: Part) -> anyhow::Result<Vec<u8>> {
     let code =
         format!("import sys\nn = {bytes} * 3 // 2\n{code}\nprint('ready', flush=True)\nsys.stdin.read()");
     let child = Command::new(python)
@@ -149,7 +162,12 @@ fn memory_of(python: &Path, code: &str, bytes: usize) -> anyhow::Result<Vec<u8>>
     let maps = fs::read_to_string(of_process("maps"))?;
     let memory = File::open(of_process("mem"))?;
     let mut data = Vec::new();
-    for (start, len) in private_mappings(&maps) {
+    let mut mappings = private_mappings(&maps);
+    if part == Part::Largest {
+        mappings.sort_by_key(|(_, len)| std::cmp::Reverse(*len));
+        mappings.truncate(1);
+    }
+    for (start, len) in mappings {
         let at = data.len();
         data.resize(at + len, 0);
         // What cannot be read (a guard page) is left out.
@@ -283,10 +301,19 @@ mod tests {
             Path::new("python3"),
             "keep = [b'a mark to be found %d' % i for i in range(n // 64)]",
             1 << 20,
+            Part::All,
         )
         .unwrap();
         assert!(data.windows(22).any(|bytes| bytes == b"a mark to be found 777"), "{} bytes", data.len());
-        let gone = memory_of(Path::new("python3"), "raise SystemExit", 1 << 20).unwrap_err();
+        let largest = memory_of(
+            Path::new("python3"),
+            "keep = bytearray(4 << 20); keep[:] = b'x' * len(keep)",
+            1 << 20,
+            Part::Largest,
+        );
+        let largest = largest.unwrap();
+        assert!(largest.len() < 5 << 20 && largest.iter().filter(|byte| **byte == b'x').count() >= 4 << 20);
+        let gone = memory_of(Path::new("python3"), "raise SystemExit", 1 << 20, Part::All).unwrap_err();
         assert!(gone.to_string().contains("could not run"), "{gone:#}");
     }
 
