@@ -216,7 +216,7 @@ fn policies_are_replayed_from_a_trace_of_the_users_and_drawn() {
 fn the_codec_bench_compares_every_way_on_the_pages_of_a_file() {
     let home = Folder::new();
     let file = home.file("pages", &"a line of text that comes again\n".repeat(8192));
-    let run = |path: &std::path::Path| {
+    let run = |path: &Path| {
         weir(&home).args(["bench", "codec", "--quick", "--json", "--file"]).arg(path).output().unwrap()
     };
     let report = json(&run(&file));

@@ -312,7 +312,9 @@ mod tests {
             Part::Largest,
         );
         let largest = largest.unwrap();
-        assert!(largest.len() < 5 << 20 && largest.iter().filter(|byte| **byte == b'x').count() >= 4 << 20);
+        // The kernel makes one mapping of neighbours: others' bytes may be in it, but not many.
+        let found = largest.iter().filter(|byte| **byte == b'x').count();
+        assert!(found >= 4 << 20 && largest.len() < 7 << 20, "{found} of {}", largest.len());
         let gone = memory_of(Path::new("python3"), "raise SystemExit", 1 << 20, Part::All).unwrap_err();
         assert!(gone.to_string().contains("could not run"), "{gone:#}");
     }
