@@ -3,6 +3,7 @@
 
 use crate::mem::PAGE_BYTES;
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
 
 /// A page's bytes.
 pub type PageBytes = [u8; PAGE_BYTES];
@@ -87,39 +88,50 @@ pub fn shuffle_lz4_compress(scratch: &mut Scratch, src: &PageBytes, dst: &mut [u
     lz4_raw(&mut scratch.lz4, &scratch.shuffled, dst)
 }
 
+/// Room behind a page into which LZ4 may write. Near the end of its room it copies a match in steps of eight bytes, each of which
+/// waits for the one before where the match repeats a few bytes: a page that ends in a long run takes seven times as long then.
+const SLACK_BYTES: usize = 128;
+
+/// A page with that room.
+type Roomy = MaybeUninit<[u8; PAGE_BYTES + SLACK_BYTES]>;
+
 /// Expands an LZ4 block into exactly one page. `false` when the block is damaged.
 #[must_use]
 pub fn lz4_expand(src: &[u8], dst: &mut PageBytes) -> bool {
-    lz4_expand_run(src, dst)
+    lz4_lend(src, |page| dst.copy_from_slice(page)).is_some()
+}
+
+/// Expands an LZ4 block and lends the page. `None` when the block is damaged.
+pub fn lz4_lend<R>(src: &[u8], f: impl FnOnce(&PageBytes) -> R) -> Option<R> {
+    let mut roomy = Roomy::uninit();
+    // SAFETY: the room is writable and as long as is said.
+    let n = unsafe { lz4_expand_into(src, roomy.as_mut_ptr().cast(), PAGE_BYTES + SLACK_BYTES) };
+    // SAFETY: a page's bytes have been written from the beginning on.
+    (n == PAGE_BYTES as c_int).then(|| f(unsafe { &*roomy.as_ptr().cast::<PageBytes>() }))
 }
 
 /// Expands an LZ4 block into exactly as many bytes as there is room for. `false` when it is damaged, or not so long.
 #[must_use]
 pub fn lz4_expand_run(src: &[u8], dst: &mut [u8]) -> bool {
-    if dst.len() > RUN_BYTES_MAX {
-        return false;
-    }
-    // SAFETY: live slices with their lengths; the safe variant never reads or writes outside.
-    let n = unsafe {
-        LZ4_decompress_safe(
-            src.as_ptr().cast(),
-            dst.as_mut_ptr().cast(),
-            src.len() as c_int,
-            dst.len() as c_int,
-        )
-    };
-    n == dst.len() as c_int
+    // SAFETY: a live slice with its length.
+    dst.len() <= RUN_BYTES_MAX
+        && unsafe { lz4_expand_into(src, dst.as_mut_ptr().cast(), dst.len()) } == dst.len() as c_int
+}
+
+/// Bytes that were written from `dst` on, less than 0 when the block is damaged or longer than `room`.
+///
+/// # Safety
+/// - `room` bytes from `dst` on can be written, at most [`RUN_BYTES_MAX`].
+unsafe fn lz4_expand_into(src: &[u8], dst: *mut c_char, room: usize) -> c_int {
+    // SAFETY: a live slice, and the caller's room, with their lengths. The safe variant never reads what it has not written, and
+    // neither reads nor writes outside.
+    unsafe { LZ4_decompress_safe(src.as_ptr().cast(), dst, src.len() as c_int, room as c_int) }
 }
 
 /// Expands what [`shuffle_lz4_compress`] made.
 #[must_use]
 pub fn shuffle_lz4_expand(src: &[u8], dst: &mut PageBytes) -> bool {
-    let mut shuffled: PageBytes = [0; PAGE_BYTES];
-    if !lz4_expand(src, &mut shuffled) {
-        return false;
-    }
-    unshuffle8(&shuffled, dst);
-    true
+    lz4_lend(src, |shuffled| unshuffle8(shuffled, dst)).is_some()
 }
 
 const LANES: usize = PAGE_BYTES / 8;

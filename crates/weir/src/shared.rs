@@ -165,27 +165,43 @@ impl<P: Pager> Core<P> {
     pub fn charge_slots(&self) {
         let bytes = self.swapping.as_ref().map_or(0, Swapping::uncharged_bytes);
         if bytes > 0 {
-            self.metadata_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.metadata_bytes.fetch_add(bytes, Ordering::SeqCst);
             self.apply_limits();
+            self.shed_excess();
         }
     }
 
     fn apply_limits(&self) {
-        let spent = FIXED_OVERHEAD_BYTES + METADATA_AHEAD_BYTES + self.metadata_bytes.load(Ordering::Relaxed);
-        let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
-        self.frames.set_limit(frames);
-        self.pool.set_limit(frames / BLOCK_PAGES * self.pool_max_percent / 100);
+        let mut metadata = self.metadata_bytes.load(Ordering::SeqCst);
+        loop {
+            let spent = FIXED_OVERHEAD_BYTES + METADATA_AHEAD_BYTES + metadata;
+            let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
+            self.frames.set_limit(frames);
+            self.pool.set_limit(frames / BLOCK_PAGES * self.pool_max_percent / 100);
+            // Somebody else may have charged meanwhile, and set his lower limit before ours.
+            let now = self.metadata_bytes.load(Ordering::SeqCst);
+            if now == metadata {
+                return;
+            }
+            metadata = now;
+        }
+    }
+
+    /// Metadata has grown: as many frames go back to the kernel, if they are free. If they are not, they go with the next
+    /// that become free: faults leave them alone, see [`Core::available`].
+    fn shed_excess(&self) {
+        if self.frames.existing() > self.frames.limit() {
+            self.frames.shed_excess(&self.pager);
+        }
     }
 
     /// Charges a block's metadata to the budget at its first touch: that many fewer frames.
     #[inline]
     pub fn charge(&self, row: BlockRow<'_>) {
         if row.charge_once() {
-            self.metadata_bytes.fetch_add(BLOCK_METADATA_BYTES, Ordering::Relaxed);
+            self.metadata_bytes.fetch_add(BLOCK_METADATA_BYTES, Ordering::SeqCst);
             self.apply_limits();
-            if self.frames.existing() > self.frames.limit() {
-                self.frames.shed_excess(&self.pager);
-            }
+            self.shed_excess();
         }
     }
 
@@ -193,11 +209,9 @@ impl<P: Pager> Core<P> {
     pub fn charge_rows(&self, pages: i64) {
         let bytes = pages * ROW_BYTES / i64::from(BLOCK_PAGES);
         let change = |b: u64| Some(b.saturating_add_signed(bytes));
-        let _ = self.metadata_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        let _ = self.metadata_bytes.fetch_update(Ordering::SeqCst, Ordering::Relaxed, change);
         self.apply_limits();
-        if self.frames.existing() > self.frames.limit() {
-            self.frames.shed_excess(&self.pager);
-        }
+        self.shed_excess();
     }
 
     /// Whether the rows of a mapping of this length would cost less than an eighth of the budget.
@@ -239,9 +253,9 @@ impl<P: Pager> Core<P> {
         self.frames.limit() / STAGED_SHARE
     }
 
-    /// Free frames plus those that may still be created.
+    /// Free frames plus those that may still be created, less those that exist beyond the limit and have to go.
     pub fn available(&self) -> u32 {
-        self.frames.free() + self.frames.limit().saturating_sub(self.frames.existing())
+        (self.frames.free() + self.frames.limit()).saturating_sub(self.frames.existing())
     }
 
     /// Whether nothing was ever evicted: what comes in is new.

@@ -206,21 +206,28 @@ fn fetch_run<P: Pager>(
 /// processor as a move would.
 fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, got: &mut Got) -> u32 {
     let page = block.page(index);
-    let mut bytes = [0; PAGE_BYTES];
-    if expand(core, page, &mut bytes, true).is_err() {
+    let copy = |bytes: &PageBytes| {
+        let n = ride_out(core, 1, |_| core.pager.fill_copy(page, bytes, Wake::Yes));
+        (n == 1).then(|| keep_of(core, page, bytes, core.keeps_copies(1), core.keeps_slots()))
+    };
+    let word = core.table.word(page).load();
+    let copied = match word.handle().filter(|_| word.state() == State::Pooled) {
+        Some(handle) => core.pool.expand_and_lend(&core.pager, handle, page, copy),
+        None => {
+            let mut bytes = [0; PAGE_BYTES];
+            expand(core, page, &mut bytes, true).map(|()| copy(&bytes))
+        }
+    };
+    if copied.is_err() {
         got.lost |= 1 << index;
+    }
+    let Ok(Some(keep)) = copied else {
         core.frames.vanished(1);
         return 0;
-    }
-    let n = ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
-    if n == 1 {
-        core.stats.in_copied().add(1);
-        let keep = keep_of(core, page, &bytes, core.keeps_copies(1), core.keeps_slots());
-        got.fresh |= u64::from(finish(core, page, keep)) << index;
-    } else {
-        core.frames.vanished(1);
-    }
-    n
+    };
+    core.stats.in_copied().add(1);
+    got.fresh |= u64::from(finish(core, page, keep)) << index;
+    1
 }
 
 /// The bytes of one page into one frame. `Err` when its record is damaged.

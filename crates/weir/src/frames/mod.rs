@@ -101,7 +101,7 @@ impl Frames {
 
     /// Changes the limit; `shed_excess` makes it true.
     pub fn set_limit(&self, limit: u32) {
-        self.limit.store(limit, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::SeqCst);
     }
 
     /// Experiment F5: hand out single frames in an order that merges nothing.

@@ -280,6 +280,25 @@ impl Pool {
         if ok { Ok(()) } else { Err(Damaged) }
     }
 
+    /// Expands a record and lends the page. `Err` as for `expand`.
+    pub fn expand_and_lend<P: Pager, R>(
+        &self,
+        pager: &P,
+        handle: Handle,
+        page: PageId,
+        f: impl FnOnce(&PageBytes) -> R,
+    ) -> Result<R, Damaged> {
+        let (len, codec) = self.header(pager, handle, page)?;
+        let lent = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
+            Codec::Lz4 => codec::lz4_lend(src, f),
+            Codec::ShuffleLz4 => {
+                let mut bytes = [0; PAGE_BYTES];
+                codec::shuffle_lz4_expand(src, &mut bytes).then(|| f(&bytes))
+            }
+        });
+        lent.ok_or(Damaged)
+    }
+
     /// Lends a record's bytes as they are. `Err` as for `expand`.
     pub fn lend<P: Pager, R>(
         &self,
