@@ -389,3 +389,44 @@ fn a_fault_outside_every_mapping_is_foreign() {
     core.table.block(BlockId(7)).set_valid(0);
     assert_eq!(fault::resolve(&core, &Strides::default(), BlockId(7).page(0), 1), Outcome::Foreign);
 }
+
+#[test]
+fn frames_beyond_a_limit_that_fell_are_left_alone_by_faults_and_go_back_as_they_become_free() {
+    let core = core();
+    while core.frames.grow(&core.pager).unwrap() > 0 {}
+    let (exist, free) = (core.frames.existing(), core.frames.free());
+    assert_eq!((exist, free, core.available()), (core.frames.limit(), exist, exist));
+    // All but ten are in use when metadata takes the room of a hundred.
+    let taken: Vec<_> = core::iter::from_fn(|| {
+        let wanted = (core.frames.free() - 10).min(64);
+        if wanted > 0 { core.frames.take_run(wanted) } else { None }
+    })
+    .collect();
+    core.charge_rows(100 * 4096);
+    let fell = exist - core.frames.limit();
+    assert!(fell > 10, "{fell}");
+    assert_eq!((core.frames.existing(), core.frames.free()), (exist - 10, 0), "what was free went at once");
+    assert_eq!(core.available(), 0);
+    let run = &taken[0];
+    core.frames.put_back(run.slot, run.n);
+    assert_eq!(core.available(), run.n.saturating_sub(fell - 10), "the rest has to go first");
+    core.frames.shed_excess(&core.pager);
+    assert_eq!(core.frames.existing(), core.frames.limit().max(exist - 10 - run.n));
+    assert_eq!(core.available(), core.frames.free());
+}
+
+#[test]
+fn the_limit_is_that_of_all_that_was_charged_however_many_charge_at_once() {
+    for _ in 0..50 {
+        let core = core();
+        let before = core.frames.limit();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..64).for_each(|_| core.charge_rows(64)));
+            }
+        });
+        let charged = core.resident_bytes() - self::core().resident_bytes();
+        assert!(charged > 0);
+        assert_eq!(before - core.frames.limit(), (charged as u32).div_ceil(4096), "{charged} bytes");
+    }
+}
