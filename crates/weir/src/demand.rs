@@ -97,6 +97,11 @@ impl Demand {
         self.faulters.load(Ordering::Relaxed) >= self.processors && self.wants_credit()
     }
 
+    /// Whether streams keep the processors busy: as `crowded`, of faults that take runs.
+    pub fn streams_crowd(&self) -> bool {
+        self.faulters.load(Ordering::Relaxed) >= self.processors && !self.wants_credit()
+    }
+
     /// Whether faulting threads wait for each other's processors.
     pub fn queued(&self) -> bool {
         // Threads are counted in 64 bits: of more than that many each bit stands for several.

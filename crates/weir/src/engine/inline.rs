@@ -26,6 +26,8 @@ use weir_os::thread;
 pub const DESKS: usize = 128;
 /// Frames freed by a faulting thread that keeps room for itself: bounds how long one fault takes.
 const OWN_BATCH: u32 = 3;
+/// The same where faults take runs: what one of them takes.
+const STREAM_BATCH: u32 = BLOCK_PAGES;
 /// Room for new frames below which free ones are given up for it.
 const CREDIT_LOW: u32 = 32;
 /// How long a faulting thread runs before others do, where they are more than the processors: a few faults. With 100 us the tail of
@@ -195,6 +197,11 @@ impl Engine<KernelPager> {
     /// A small batch of reclaim by the faulting thread, when room gets short.
     fn keep_room(&self, bench: &mut Bench) {
         let core = &self.core;
+        if core.demand.streams_crowd() && core.available() < core.low_mark() {
+            core.stats.own_reclaims().add(1);
+            reclaim::run_once(core, bench, STREAM_BATCH, Effort::Own);
+            return;
+        }
         if !core.demand.crowded() {
             return;
         }
