@@ -28,8 +28,13 @@ pub const LIFT_SHARE: u32 = 16;
 /// windows and spans. The rest of the metadata is charged as it is touched.
 pub const FIXED_OVERHEAD_BYTES: u64 = 1 << 20;
 
-/// Room for metadata of blocks about to be touched: frames shrink before it is used up, not after.
-pub const METADATA_AHEAD_BYTES: u64 = 192 << 10;
+/// Frames that faults leave to reclaim, and that reclaim does not give back: to store a page the pool may need a whole new window.
+pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
+
+/// Room for metadata of blocks about to be touched: frames shrink before it is used up, not after. More than the frames that
+/// stay although there are too many ([`KEPT_FOR_POOL`]).
+pub const METADATA_AHEAD_BYTES: u64 = 352 << 10;
+const _: () = assert!(METADATA_AHEAD_BYTES >= KEPT_FOR_POOL as u64 * 4096 + (64 << 10));
 
 /// Below this many free frames the background reclaimer starts (share of all frames).
 pub const FREE_LOW_SHARE: u32 = 128;

@@ -214,9 +214,12 @@ impl<P: Pager> Core<P> {
         self.shed_excess();
     }
 
-    /// Whether the rows of a mapping of this length would cost less than an eighth of the budget.
+    /// Whether the rows of a mapping of this length would cost less than an eighth of the budget, and less than half together with
+    /// all metadata there is.
     pub fn rows_fit(&self, len: usize) -> bool {
-        (len / (PAGE_BYTES * BLOCK_PAGES as usize)) as u64 * (ROW_BYTES as u64) < self.budget_bytes / 8
+        let bytes = (len / (PAGE_BYTES * BLOCK_PAGES as usize)) as u64 * (ROW_BYTES as u64);
+        let all = bytes + self.metadata_bytes.load(Ordering::Relaxed);
+        bytes < self.budget_bytes / 8 && (bytes == 0 || all < self.budget_bytes / 2)
     }
 
     /// RAM held: frames wherever they are, and metadata.

@@ -4,9 +4,8 @@
 use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
-use crate::fault::install::KEPT_FOR_POOL;
 use crate::fault::{self, Outcome, Whose as By};
-use crate::limits::FREE_RESERVE;
+use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::{Access, AtFork, Kind, Region};
 use crate::page::state::State;
@@ -17,9 +16,6 @@ use crate::stats;
 use crate::sync::Ordering;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
-
-/// The part of the frames that `MADV_WILLNEED` may take from others.
-const WILL_NEED_SHARE: u32 = 4;
 
 const PROT_NONE: i32 = 0;
 const PROT_WRITE: i32 = 2;
@@ -397,42 +393,29 @@ impl<P: Pager> Engine<P> {
         self.core.table.word(PageId(self.page_of(addr))).load().state() == State::Resident
     }
 
-    /// `MADV_WILLNEED`: fetches what has contents. Where no room is left others go out for it, in order of age, but for a part
-    /// of memory only ([`WILL_NEED_SHARE`]): what came first must not go out for what comes last.
+    /// `MADV_WILLNEED`: fetches what is out, as far as there are frames. Where there are none the background thread is woken: the caller
+    /// must not reclaim, the stack that it runs on could be what goes.
     pub fn will_need(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.inside();
+        const WANTED: u32 = KEPT_FOR_POOL + FREE_RESERVE + BLOCK_PAGES;
         let (start, end) = self.page_range(addr, len)?;
-        let mut makes_room = self.core.frames.limit() / WILL_NEED_SHARE;
         each_block(start, end, |block, mask| {
-            if has_contents(self, block, mask) && self.has_room(&mut makes_room) {
+            // A fork, and every fault behind it, waits for a block at most.
+            let _inside = self.inside();
+            if !is_out(self, block, mask) {
+            } else if self.core.available() >= WANTED {
                 fault::prefetch(&self.core, block.page(0), mask, By::Program);
+            } else {
+                self.core.kick_if_low();
             }
         });
         Ok(())
     }
 
-    /// Whether there is room for a block that nobody waits for. Up to `most` pages go out for it.
-    fn has_room(&self, most: &mut u32) -> bool {
-        const WANTED: u32 = KEPT_FOR_POOL + FREE_RESERVE + BLOCK_PAGES;
-        if self.core.available() > 2 * self.core.low_mark() {
-            return true;
-        }
-        while self.core.available() < WANTED && *most >= BLOCK_PAGES {
-            if self.reclaim_here() == 0 {
-                *most = 0;
-            }
-            *most = most.saturating_sub(BLOCK_PAGES);
-        }
-        let room = self.core.available() >= WANTED && *most >= BLOCK_PAGES;
-        *most = most.saturating_sub(if room { BLOCK_PAGES } else { 0 });
-        room
-    }
-
     /// `MADV_PAGEOUT` and `MADV_COLD`: these pages go first.
     pub fn page_out(&self, addr: usize, len: usize) -> Result<(), Refused> {
-        let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
         each_block(start, end, |block, mask| {
+            let _inside = self.inside();
             let row = self.core.table.block(block);
             if row.resident() == 0 {
             } else if row.valid() & !mask == 0 {
@@ -519,7 +502,7 @@ fn set_class(row: BlockRow<'_>, mask: u64, prot: i32) {
     row.set_fixed(if fixed { row.fixed() | mask } else { row.fixed() & !mask });
 }
 
-fn has_contents<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
-    (0..64)
-        .any(|i| mask >> i & 1 == 1 && engine.core.table.word(block.page(i)).load().state() != State::Absent)
+fn is_out<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
+    let state = |i: u32| engine.core.table.word(block.page(i)).load().state();
+    (0..64).any(|i| mask >> i & 1 == 1 && !matches!(state(i), State::Absent | State::Resident))
 }

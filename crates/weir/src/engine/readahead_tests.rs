@@ -358,7 +358,7 @@ fn paging_out_a_part_of_a_block_takes_that_part() {
 }
 
 #[test]
-fn what_will_be_needed_comes_when_memory_is_full_and_stays() {
+fn what_will_be_needed_comes_as_far_as_there_is_room_and_stays() {
     for swaps in [false, true] {
         let mut w = world(swaps);
         // Full of others, as little room as the reclaimer leaves.
@@ -370,16 +370,19 @@ fn what_will_be_needed_comes_when_memory_is_full_and_stays() {
             let _ = fault::resolve(w.core(), &w.engine.strides, PageId(w.start + page), 1);
         }
         let (from, pages) = (PAGES / 2, 256);
+        while w.core().available() < pages + 192 {
+            assert!(w.engine.reclaim_here() > 0); // as the background thread does, which is woken
+        }
         w.begin();
         w.engine.will_need(w.addr(from), World::bytes(pages)).unwrap();
         let here = (from..from + pages).filter(|page| w.is_in(*page)).count();
         assert!(here >= 200, "{here} of {pages} pages");
         let cost = w.cost();
         assert_eq!((cost.back, cost.ahead >= 200), (0, true), "asked for, not expected: {cost:?}");
-        // More than fits: the first pages are not pushed out by the last.
+        // More than fits: nothing is pushed out for it.
         w.engine.will_need(w.addr(0), World::bytes(PAGES)).unwrap();
         let here = (from..from + pages).filter(|page| w.is_in(*page)).count();
-        assert!(here >= 150, "{here} of {pages} pages stayed");
+        assert!(here >= 200, "{here} of {pages} pages stayed");
         w.core().validate(SPACE).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::fresh;
 use crate::door::{Done, Pager, with_frame};
-use crate::limits::FREE_RESERVE;
+use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
@@ -33,9 +33,6 @@ const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
 
 /// Shorter runs are not worth a MOVE while faults take single pages.
 const RUN_MIN: u32 = 8;
-
-/// Frames that faults leave to reclaim: to store a page the pool may need a whole new window.
-pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
 /// Creates fresh frames when few are free and the budget allows; what single faults need is left.
 pub fn ensure_frames<P: Pager>(core: &Core<P>) {

@@ -6,10 +6,10 @@
 //! fetches ahead, block by block, so that both work at the same time.
 
 use super::fresh;
-use super::install::{KEPT_FOR_POOL, fetch, fill, finish};
+use super::install::{fetch, fill, finish};
 use super::readahead;
 use crate::door::Pager;
-use crate::limits::{FREE_RESERVE, LIFT_BLOCKS};
+use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS};
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::Access;
 use crate::page::resident::Arrival;

@@ -4,9 +4,9 @@
 //! Room is taken before the tags: somebody who waits for a tag to go must never wait for reclaim. What happened to
 //! a page meanwhile (given up, moved by `mremap`) shows in its word, and what was read for it is dropped.
 
-use super::install::{self, KEPT_FOR_POOL};
+use super::install;
 use crate::door::{Pager, with_frame};
-use crate::limits::FREE_RESERVE;
+use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};

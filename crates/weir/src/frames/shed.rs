@@ -3,7 +3,7 @@
 
 use super::{FREE, Frames, HELD, TAKEN, ZEROED};
 use crate::door::Pager;
-use crate::limits::LIFT_BLOCKS;
+use crate::limits::{KEPT_FOR_POOL, LIFT_BLOCKS};
 use crate::page::WindowId;
 use crate::page::id::BLOCK_PAGES;
 use crate::sync::Ordering;
@@ -68,14 +68,16 @@ impl Frames {
         Some(idle)
     }
 
-    /// Gives free frames above the limit back to the kernel. Returns how many are still too many.
+    /// Gives free frames above the limit back to the kernel, but for those by which reclaim can make more free
+    /// ([`KEPT_FOR_POOL`]). Returns how many are still too many.
     pub fn shed_excess<P: Pager>(&self, pager: &P) -> u32 {
         loop {
             let excess = self.existing().saturating_sub(self.limit());
-            if excess == 0 {
-                return 0;
+            let most = excess.min(self.free().saturating_sub(KEPT_FOR_POOL));
+            if most == 0 {
+                return excess;
             }
-            let Some(run) = self.take_run(excess.min(BLOCK_PAGES)) else { return excess };
+            let Some(run) = self.take_run(most.min(BLOCK_PAGES)) else { return excess };
             if pager.shed(run.slot, run.n).is_err() {
                 self.put_back(run.slot, run.n);
                 return excess;

@@ -396,23 +396,43 @@ fn frames_beyond_a_limit_that_fell_are_left_alone_by_faults_and_go_back_as_they_
     while core.frames.grow(&core.pager).unwrap() > 0 {}
     let (exist, free) = (core.frames.existing(), core.frames.free());
     assert_eq!((exist, free, core.available()), (core.frames.limit(), exist, exist));
-    // All but ten are in use when metadata takes the room of a hundred.
+    // All but a hundred are in use when metadata takes the room of a hundred.
     let taken: Vec<_> = core::iter::from_fn(|| {
-        let wanted = (core.frames.free() - 10).min(64);
+        let wanted = (core.frames.free() - 100).min(64);
         if wanted > 0 { core.frames.take_run(wanted) } else { None }
     })
     .collect();
     core.charge_rows(100 * 4096);
-    let fell = exist - core.frames.limit();
-    assert!(fell > 10, "{fell}");
-    assert_eq!((core.frames.existing(), core.frames.free()), (exist - 10, 0), "what was free went at once");
-    assert_eq!(core.available(), 0);
-    let run = &taken[0];
-    core.frames.put_back(run.slot, run.n);
-    assert_eq!(core.available(), run.n.saturating_sub(fell - 10), "the rest has to go first");
+    assert_eq!(exist - core.frames.limit(), 100);
+    let stay = crate::limits::KEPT_FOR_POOL;
+    assert_eq!((core.frames.free(), exist - core.frames.existing()), (stay, 100 - stay), "most went at once");
+    assert_eq!(core.available(), 0, "the others are not for faults");
+    for run in &taken[..2] {
+        core.frames.put_back(run.slot, run.n);
+    }
+    assert_eq!(core.available(), 128);
     core.frames.shed_excess(&core.pager);
-    assert_eq!(core.frames.existing(), core.frames.limit().max(exist - 10 - run.n));
-    assert_eq!(core.available(), core.frames.free());
+    assert_eq!((core.frames.existing(), core.available()), (core.frames.limit(), 128));
+    assert_eq!(core.frames.free(), 128);
+}
+
+#[test]
+fn pages_can_leave_for_a_pool_that_has_no_window_yet_when_metadata_takes_all_the_room() {
+    let (core, mut bench) = (core_with(6 << 20, false), Bench::new());
+    let mut filled = 0;
+    while filled < 16 && core.available() > 200 {
+        fill_block(&core, filled, text);
+        filled += 1;
+    }
+    assert_eq!(core.pool.owned(), 0);
+    core.charge_rows(i64::from(core.frames.limit() / 4) * 4096);
+    assert!(core.frames.existing() > core.frames.limit() && core.available() == 0);
+    while core.available() == 0 {
+        assert!(super::run_once(&core, &mut bench, 64, super::Effort::Direct).freed > 0);
+    }
+    assert!(core.frames.shed_excess(&core.pager) <= crate::limits::KEPT_FOR_POOL);
+    let census = core.validate(1024).unwrap();
+    assert!(census.pooled > 0 && census.resident + census.staged + census.pooled == u64::from(filled) * 64);
 }
 
 #[test]
