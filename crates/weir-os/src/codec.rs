@@ -273,7 +273,12 @@ mod tests {
     fn both_codecs_give_every_page_back() {
         assert!(scratch_fits());
         let mut s = Box::new(Scratch::new());
-        for src in [page(|i| (i / 64) as u8), page(|i| if i % 8 < 3 { random_byte(i) } else { 0 })] {
+        let long_run_at_the_end = page(|i| if i < 1600 { random_byte(i) } else { 7 });
+        for src in [
+            page(|i| (i / 64) as u8),
+            page(|i| if i % 8 < 3 { random_byte(i) } else { 0 }),
+            long_run_at_the_end,
+        ] {
             let (mut buf, mut back) = ([0u8; PAGE_BYTES], Box::new([0; PAGE_BYTES]));
             let n = lz4_compress(&mut s, &src, &mut buf).unwrap();
             assert!(lz4_expand(&buf[..n], &mut back));
@@ -281,6 +286,18 @@ mod tests {
             let n = shuffle_lz4_compress(&mut s, &src, &mut buf).unwrap();
             assert!(shuffle_lz4_expand(&buf[..n], &mut back));
             assert_eq!(back, src);
+        }
+    }
+
+    #[test]
+    fn a_block_longer_than_a_page_is_refused_by_little_or_much() {
+        let mut s = Box::new(Scratch::new());
+        for more in [1, SLACK_BYTES, SLACK_BYTES + 1, PAGE_BYTES] {
+            let (long, mut buf) = (vec![5u8; PAGE_BYTES + more], vec![0u8; PAGE_BYTES]);
+            let n = lz4_compress_run(&mut s, &long, &mut buf).unwrap();
+            assert!(!lz4_expand(&buf[..n], &mut Box::new([0; PAGE_BYTES])), "{more} bytes more");
+            let short = lz4_compress_run(&mut s, &long[..PAGE_BYTES - more.min(99)], &mut buf).unwrap();
+            assert!(!lz4_expand(&buf[..short], &mut Box::new([0; PAGE_BYTES])), "{more} bytes less");
         }
     }
 

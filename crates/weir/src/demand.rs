@@ -140,6 +140,8 @@ mod tests {
         assert!(!epochs(1) && !d.queued());
         d.note_faulter(0, 1);
         (0..8).for_each(|_| d.note(64));
-        assert!(!d.wants_credit() && !d.crowded());
+        assert!(!d.wants_credit() && !d.crowded() && !d.streams_crowd());
+        assert!(!epochs(2) && d.streams_crowd(), "of streams");
+        assert!(!epochs(1) && !d.streams_crowd());
     }
 }
