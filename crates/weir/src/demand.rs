@@ -94,12 +94,17 @@ impl Demand {
     /// Whether faulting threads keep the processors busy by themselves: then each makes room for
     /// its own faults, and the background thread, which would only take their place, comes last.
     pub fn crowded(&self) -> bool {
-        self.faulters.load(Ordering::Relaxed) >= self.processors && self.wants_credit()
+        self.is_busy() && self.wants_credit()
     }
 
     /// Whether streams keep the processors busy: as `crowded`, of faults that take runs.
     pub fn streams_crowd(&self) -> bool {
-        self.faulters.load(Ordering::Relaxed) >= self.processors && !self.wants_credit()
+        self.is_busy() && !self.wants_credit()
+    }
+
+    /// Whether as many threads fault as there are processors.
+    fn is_busy(&self) -> bool {
+        self.faulters.load(Ordering::Relaxed) >= self.processors
     }
 
     /// Whether faulting threads wait for each other's processors.

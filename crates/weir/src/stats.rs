@@ -65,6 +65,14 @@ counters! {
         in_staged "weir_in_staged",
         /// Pages brought in beyond those faulted on, first touches and those asked for by advice (`MADV_WILLNEED`) included.
         readahead "weir_readahead",
+        /// Locks of blocks that reclaim took.
+        out_block_locks "weir_out_block_locks",
+        /// Holds of the pool's lock to find places for records.
+        out_pool_locks "weir_out_pool_locks",
+        /// Holds of the frames' lock to take windows for pages that leave, and to free their frames.
+        out_frame_locks "weir_out_frame_locks",
+        /// Holds of the locks of reclaim's queues: victims, staged blocks, pooled blocks.
+        out_queue_locks "weir_out_queue_locks",
         /// Staged pages dropped because their kept copy was unchanged.
         out_clean "weir_out_clean",
         /// Times a faulting thread reclaimed ahead of need.
@@ -110,14 +118,6 @@ counters! {
         pages_unmapped "weir_pages_unmapped",
         /// System calls made to unmap, for calls per page.
         unmap_calls "weir_unmap_calls",
-        /// Locks of blocks that reclaim took.
-        out_block_locks "weir_out_block_locks",
-        /// Holds of the pool's lock to find places for records.
-        out_pool_locks "weir_out_pool_locks",
-        /// Holds of the frames' lock to take windows for pages that leave, and to free their frames.
-        out_frame_locks "weir_out_frame_locks",
-        /// Holds of the locks of reclaim's queues: victims, staged blocks, pooled blocks.
-        out_queue_locks "weir_out_queue_locks",
         /// Lifts made.
         lifts "weir_lifts",
         /// Time in them, ns: the address space is locked, with a flush of all processors at the end.

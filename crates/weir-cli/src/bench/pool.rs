@@ -8,12 +8,12 @@ use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_os::probe::{self, FaultMode, Probe};
 
 use super::Findings;
-use super::disk::size;
+use super::disk::{self, size};
 use super::rival::{Area, Rival};
 use super::row::{self, Row, latency, rate, throughput};
 use super::sides::{Job, equal_ram, pager_name, weir_missing};
 use super::{RIVAL_ATTEMPTS, median, oom_note};
-use crate::cli::PoolArgs;
+use crate::cli::{CommonBenchArgs, PoolArgs};
 use crate::term;
 
 /// Data per byte of limit.
@@ -60,18 +60,13 @@ impl Plan {
         ensure!(limit >= MEMORY_BYTES_MIN, "--size {size}: the least is {}", format_size(MEMORY_BYTES_MIN));
         let data =
             limit.checked_mul(DATA_PER_LIMIT).with_context(|| format!("--size {size} is too large"))?;
-        let seconds = args.seconds.unwrap_or(if quick { 0.5 } else { 2.0 });
-        ensure!(seconds > 0.0 && seconds <= 60.0, "--seconds must be above 0 and at most 60");
+        let seconds = disk::seconds(args.seconds, &args.common, 2.0)?;
         Ok(Plan { limit, data, runs: args.common.runs(), seconds })
     }
 }
 
 /// The modes to measure: the one asked for, else all that this machine allows, with a note on each that it refuses.
-pub(super) fn modes(
-    asked: Option<FaultMode>,
-    p: &Probe,
-    notes: &mut Vec<String>,
-) -> anyhow::Result<Vec<FaultMode>> {
+fn modes(asked: Option<FaultMode>, p: &Probe, notes: &mut Vec<String>) -> anyhow::Result<Vec<FaultMode>> {
     if let Some(mode) = asked {
         return Ok(vec![mode]); // `weir run` says what is wrong with it
     }
@@ -88,23 +83,37 @@ pub(super) fn modes(
     Ok(modes)
 }
 
+/// What is to be measured: Weir's ways to serve faults, and the kernel's swap on compressed RAM, which takes `data` bytes beside the
+/// limit. What cannot be had is said in `notes`; without Weir the error names `others`, which could be measured alone.
+pub(super) fn contestants(
+    common: &CommonBenchArgs,
+    faults: Option<FaultMode>,
+    (limit, data): (u64, u64),
+    others: &str,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<(Vec<FaultMode>, Option<Rival>)> {
+    let mut weir = Vec::new();
+    if !common.rival_only {
+        if let Some(why) = weir_missing() {
+            anyhow::bail!("{why}\n(--rival-only measures {others})");
+        }
+        weir = modes(faults, probe::probe(), notes)?;
+    }
+    let rival = match common.no_rival {
+        true => None,
+        false => Rival::set_up(Area::Zram, limit, data + SWAP_SLACK_BYTES)
+            .inspect_err(|e| notes.push(format!("without the kernel's swap: {e:#}")))
+            .ok(),
+    };
+    Ok((weir, rival))
+}
+
 /// Measures.
 pub fn pool(args: &PoolArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
     let mut notes = Vec::new();
-    let mut weir = Vec::new();
-    if !args.common.rival_only {
-        if let Some(why) = weir_missing() {
-            anyhow::bail!("{why}\n(--rival-only measures the other sides)");
-        }
-        weir = modes(args.faults, probe::probe(), &mut notes)?;
-    }
-    let rival = match args.common.no_rival {
-        true => None,
-        false => Rival::set_up(Area::Zram, plan.limit, plan.data + SWAP_SLACK_BYTES)
-            .inspect_err(|e| notes.push(format!("without the kernel's swap: {e:#}")))
-            .ok(),
-    };
+    let sizes = (plan.limit, plan.data);
+    let (weir, rival) = contestants(&args.common, args.faults, sizes, "the other sides", &mut notes)?;
     let description = rival.as_ref().map(|r| r.description.clone());
     let runs = measure(&plan, rival.as_ref(), &weir)?;
     drop(rival);
@@ -284,7 +293,7 @@ mod tests {
     #[test]
     fn sizes_below_the_minimum_are_refused() {
         let args = |size: &str| PoolArgs {
-            common: crate::cli::CommonBenchArgs {
+            common: CommonBenchArgs {
                 json: false,
                 runs: Some(1),
                 quick: true,

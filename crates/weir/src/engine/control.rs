@@ -320,17 +320,30 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
+    /// Changes what is kept of the regions in a range, and of nothing beyond its ends. Its pages, and whether the program has mapped
+    /// all of it.
+    fn change(
+        &self,
+        regions: &mut Regions,
+        addr: usize,
+        len: usize,
+        f: impl Fn(Region) -> Region,
+    ) -> Result<(u32, u32, bool), Refused> {
+        let (start, end, parts, whole) = self.parts(regions, addr, len)?;
+        regions.map.carve(start, end);
+        for r in parts {
+            regions.map.remove(r.start);
+            regions.map.insert(f(r));
+        }
+        regions.map.join(start, end);
+        Ok((start, end, whole))
+    }
+
     /// `MADV_WIPEONFORK`, `MADV_DONTFORK` and their opposites.
     pub fn set_fork(&self, addr: usize, len: usize, fork: AtFork) -> Result<(), Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();
-        let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
-        regions.map.carve(start, end);
-        for r in parts {
-            regions.map.remove(r.start);
-            regions.map.insert(Region { fork, ..r });
-        }
-        regions.map.join(start, end);
+        let (.., whole) = self.change(&mut regions, addr, len, |r| Region { fork, ..r })?;
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
@@ -339,13 +352,7 @@ impl<P: Pager> Engine<P> {
     pub fn set_access(&self, addr: usize, len: usize, access: Access) -> Result<(), Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();
-        let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
-        regions.map.carve(start, end);
-        for r in parts {
-            regions.map.remove(r.start);
-            regions.map.insert(Region { access, ..r });
-        }
-        regions.map.join(start, end);
+        let (start, end, whole) = self.change(&mut regions, addr, len, |r| Region { access, ..r })?;
         each_block(start, end, |block, mask| {
             let first = block.page(0).0;
             let agreed = mask == u64::MAX || {
@@ -502,7 +509,8 @@ fn set_class(row: BlockRow<'_>, mask: u64, prot: i32) {
     row.set_fixed(if fixed { row.fixed() | mask } else { row.fixed() & !mask });
 }
 
+/// Whether pages of these that have contents are not in RAM, or on their way out.
 fn is_out<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
-    let state = |i: u32| engine.core.table.word(block.page(i)).load().state();
-    (0..64).any(|i| mask >> i & 1 == 1 && !matches!(state(i), State::Absent | State::Resident))
+    let in_state = |state| engine.core.table.in_state(block, mask, state);
+    mask & !in_state(State::Absent) & !in_state(State::Resident) != 0
 }

@@ -26,9 +26,7 @@ pub fn fill_run<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> Option<u32>
 fn fill_untouched<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> u32 {
     let n = ride_out(core, len, |done| core.pager.fill_zeros(PageId(page.0 + done), len - done, Wake::Yes));
     core.frames.vanished(len - n);
-    (0..n).for_each(|i| {
-        finish(core, PageId(page.0 + i), Keep::Nothing);
-    });
+    (0..n).for_each(|i| finish(core, PageId(page.0 + i), Keep::Nothing));
     n
 }
 

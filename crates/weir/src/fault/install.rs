@@ -55,6 +55,7 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
     let mut arrival = Arrival::Fetched;
     let mut missing = missing_of(core, block, mask);
     missing &= !swapped_of(core, block, missing);
+    let absent = core.table.in_state(block, missing, State::Absent);
     let mut from = first;
     while missing != 0 {
         let Some((start, len)) = next_run(missing, from).or_else(|| next_run(missing, 0)) else { break };
@@ -68,7 +69,7 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
             take_back(core, block, start, len)
         } else {
             let need = if got.installed >> first & 1 == 0 { 1 } else { 0 };
-            match fetch_run(core, block, start, len, need, &mut got) {
+            match fetch_run(core, block, start, len, need, &mut got.lost) {
                 Some(n) => n,
                 None => break,
             }
@@ -78,6 +79,7 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
         missing &= !run_mask(start, done.max(1));
         from = (start + done.max(1)) % BLOCK_PAGES;
     }
+    got.fresh = got.installed & absent;
     if got.installed != 0 {
         core.table.block(block).add_resident(got.installed.count_ones() as i32);
         core.resident.arrived(&core.table, block, arrival);
@@ -146,7 +148,7 @@ fn fetch_run<P: Pager>(
     start: u32,
     len: u32,
     need: u32,
-    got: &mut Got,
+    lost: &mut u64,
 ) -> Option<u32> {
     core.demand.note(len);
     // A few pages are copied one by one (the caller goes on with the next): a MOVE would cost a flush.
@@ -161,11 +163,10 @@ fn fetch_run<P: Pager>(
         && core.takes_new_frames()
         && let Some(n) = fresh::fill_run(core, block.page(start), new)
     {
-        got.fresh |= run_mask(start, n);
         return Some(n);
     }
     if (len == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
-        return Some(fetch_one(core, block, start, got));
+        return Some(fetch_one(core, block, start, lost));
     }
     let len = new;
     if len == 0 {
@@ -177,7 +178,7 @@ fn fetch_run<P: Pager>(
     while ready < run.n {
         let zeroed = run.zeroed >> ready & 1 == 1;
         if fetch(core, PageId(page.0 + ready), Slot(run.slot.0 + ready), zeroed).is_err() {
-            got.lost |= 1 << (start + ready);
+            *lost |= 1 << (start + ready);
             break;
         }
         ready += 1;
@@ -193,15 +194,14 @@ fn fetch_run<P: Pager>(
     core.frames.moved_out(run.slot, n);
     core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
     for i in 0..n {
-        let fresh = finish(core, PageId(page.0 + i), keeps[i as usize]);
-        got.fresh |= u64::from(fresh) << (start + i);
+        finish(core, PageId(page.0 + i), keeps[i as usize]);
     }
     Some(n)
 }
 
 /// A single page: expanded into ordinary memory and copied into a new frame, which disturbs no other
 /// processor as a move would.
-fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, got: &mut Got) -> u32 {
+fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u64) -> u32 {
     let page = block.page(index);
     let copy = |bytes: &PageBytes| {
         let n = ride_out(core, 1, |_| core.pager.fill_copy(page, bytes, Wake::Yes));
@@ -216,14 +216,14 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, got: &mut Got
         }
     };
     if copied.is_err() {
-        got.lost |= 1 << index;
+        *lost |= 1 << index;
     }
     let Ok(Some(keep)) = copied else {
         core.frames.vanished(1);
         return 0;
     };
     core.stats.in_copied().add(1);
-    got.fresh |= u64::from(finish(core, page, keep)) << index;
+    finish(core, page, keep);
     1
 }
 
@@ -269,8 +269,8 @@ fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: b
     }
 }
 
-/// The page is mapped: change its word, give up its copies or keep one. Whether it never had contents.
-pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) -> bool {
+/// The page is mapped: change its word, give up its copies or keep one.
+pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
     let word = core.table.word(page);
     let from: Word = word.load();
     match from.state() {
@@ -285,7 +285,6 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) -> bool
         }
         _ => core.installed_from_pool(page, from, keep),
     }
-    from.state() == State::Absent
 }
 
 /// Moves frames under the program. Returns how many arrived.

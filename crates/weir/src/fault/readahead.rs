@@ -188,8 +188,8 @@ impl Plan {
         };
         let more = installed & !run_mask(index, 1);
         let read = more & !fresh;
-        let unproven = u64::from((read & self.expected).count_ones());
-        core.table.block(block).set_readahead(self.state | unproven << UNPROVEN_SHIFT);
+        let unproven = (read & self.expected).count_ones();
+        core.table.block(block).set_readahead(with_unproven(self.state, unproven));
         core.stats.readahead().count(more.count_ones());
         count(&core.stats.swap_ra, read.count_ones());
         count(&core.stats.swap_ra_nearby, (read & !self.expected).count_ones());
@@ -198,7 +198,16 @@ impl Plan {
 }
 
 fn take_unproven<P: Pager>(core: &Core<P>, block: BlockId) -> u32 {
-    (core.table.block(block).take_readahead(UNPROVEN) >> UNPROVEN_SHIFT) as u32
+    unproven_of(core.table.block(block).take_readahead(UNPROVEN))
+}
+
+fn unproven_of(state: u64) -> u32 {
+    ((state & UNPROVEN) >> UNPROVEN_SHIFT) as u32
+}
+
+/// The state with so many pages unproven, as far as its bits can count.
+fn with_unproven(state: u64, pages: u32) -> u64 {
+    state & !UNPROVEN | u64::from(pages).min(UNPROVEN_MAX) << UNPROVEN_SHIFT
 }
 
 /// Leaves a stream's state in a block fetched ahead: `came` pages arrived, and `read` of them came back. What was unproven in the block before it is
@@ -208,20 +217,18 @@ pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, 
     let before = if backwards { block.0.checked_add(1) } else { block.0.checked_sub(1) };
     let row = core.table.block(block);
     // Where nothing was missing the stream itself may have been here meanwhile.
-    let own = if came == 0 { row.readahead() >> UNPROVEN_SHIFT & UNPROVEN_MAX } else { 0 };
+    let own = if came == 0 { unproven_of(row.readahead()) } else { 0 };
     let passed = before
         .filter(|b| *b < core.table.pages() / BLOCK_PAGES)
         .map_or(0, |b| take_unproven(core, BlockId(b)));
-    let unproven = (own + u64::from(passed + read)).min(UNPROVEN_MAX);
-    row.set_readahead(state & !UNPROVEN | unproven << UNPROVEN_SHIFT);
+    row.set_readahead(with_unproven(state, own + passed + read));
 }
 
 /// More pages of a block's stream came back: those that were in the swap file.
 pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
     let row = core.table.block(block);
     let state = row.readahead();
-    let unproven = ((state >> UNPROVEN_SHIFT & UNPROVEN_MAX) + u64::from(read)).min(UNPROVEN_MAX);
-    row.set_readahead(state & !UNPROVEN | unproven << UNPROVEN_SHIFT);
+    row.set_readahead(with_unproven(state, unproven_of(state) + read));
 }
 
 /// Plans for a fault at `index` of `block`, under its lock.
@@ -266,7 +273,7 @@ fn followed<P: Pager>(core: &Core<P>, block: BlockId, index: u32, remembered: u6
     let after = neighbour(BLOCK_PAGES - 1, block.0.checked_add(1), 0);
     let (stream, from) = next_stream(own, before, after, index);
     let proof = match from {
-        From::Own => Proof::Own((remembered >> UNPROVEN_SHIFT & UNPROVEN_MAX) as u32),
+        From::Own => Proof::Own(unproven_of(remembered)),
         From::Before => Proof::Neighbour(BlockId(block.0.wrapping_sub(1))),
         From::After => Proof::Neighbour(BlockId(block.0.wrapping_add(1))),
         From::Nowhere => Proof::Nothing,

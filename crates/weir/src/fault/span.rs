@@ -87,8 +87,10 @@ fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> (u32, u
         core.frames.moved_out(slot, here);
         core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
     }
-    let read = (0..moved).filter(|i| !finish(core, PageId(page.0 + i), Keep::Nothing)).count();
-    (moved, read as u32)
+    let had_contents = |i: &u32| core.table.word(PageId(page.0 + i)).load().state() != State::Absent;
+    let read = (0..moved).filter(had_contents).count() as u32;
+    (0..moved).for_each(|i| finish(core, PageId(page.0 + i), Keep::Nothing));
+    (moved, read)
 }
 
 /// The lock of a block all of whose pages are plain, managed, and never touched or same-filled.

@@ -4,21 +4,21 @@
 use crate::door::Pager;
 use crate::page::BlockId;
 use crate::page::resident::Arrival;
-use crate::shared::{Core, count};
+use crate::shared::Core;
 
 /// Locks of blocks.
 pub fn blocks<P: Pager>(core: &Core<P>, n: u32) {
-    count(&core.stats.out_block_locks, n);
+    core.stats.out_block_locks().count(n);
 }
 
 /// Holds of the frames' lock.
 pub fn frames<P: Pager>(core: &Core<P>, n: u32) {
-    count(&core.stats.out_frame_locks, n);
+    core.stats.out_frame_locks().count(n);
 }
 
 /// Holds of a queue's lock.
 pub fn queues<P: Pager>(core: &Core<P>, n: u32) {
-    count(&core.stats.out_queue_locks, n);
+    core.stats.out_queue_locks().count(n);
 }
 
 /// Some of the block stayed: it waits for another turn.

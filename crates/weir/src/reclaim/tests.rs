@@ -12,7 +12,6 @@ use crate::page::{BlockId, PageId};
 use crate::shared::{Core, Geometry};
 use crate::sim::FakePager;
 use crate::sync::Ordering;
-use core::sync::atomic::AtomicU64;
 use weir_os::sys::Errno;
 
 fn core() -> Core<FakePager> {
@@ -239,8 +238,8 @@ fn pages_can_be_stored_one_by_one_by_the_same_code_for_more_locks() {
         fill_block(&core, 0, text);
         unmap(&core, BlockId(0));
         let taken = || {
-            let (s, get) = (&core.stats, |n: &AtomicU64| n.load(Ordering::Relaxed));
-            [get(&s.out_block_locks), get(&s.out_pool_locks), get(&s.out_frame_locks)]
+            let s = &core.stats;
+            [s.out_block_locks().get(), s.out_pool_locks().get(), s.out_frame_locks().get()]
         };
         let before = taken();
         assert_eq!(store(&core, &mut bench, core.staged.pop().unwrap()).freed, 64);

@@ -1,7 +1,7 @@
 //! The copies of a page's bytes outside its frame: a record in the pool, a slot of the swap file, or both. Which there are
 //! is in the page's two words; here they are given up, and counted. All under the lock of the page's block.
 
-use super::{Core, count};
+use super::Core;
 use crate::door::Pager;
 use crate::page::cold::List;
 use crate::page::state::{State, Word};
@@ -26,7 +26,7 @@ impl<P: Pager> Core<P> {
     pub fn note_pooled(&self, block: BlockId) {
         if let Some(s) = &self.swapping {
             let locked = s.cold.push(&self.table, List::Cold, block);
-            count(&self.stats.out_queue_locks, locked.into());
+            self.stats.out_queue_locks().count(locked.into());
         }
     }
 
@@ -34,7 +34,7 @@ impl<P: Pager> Core<P> {
     pub fn note_written(&self, block: BlockId) {
         if let Some(s) = &self.swapping {
             let locked = s.cold.push(&self.table, List::Written, block);
-            count(&self.stats.out_queue_locks, locked.into());
+            self.stats.out_queue_locks().count(locked.into());
         }
     }
 

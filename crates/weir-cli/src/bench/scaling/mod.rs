@@ -12,9 +12,9 @@ use weir_os::probe::{self, FaultMode};
 
 use super::disk::{self, number, size, times};
 use super::founding::ratio;
-use super::pool::{DATA_PER_LIMIT, SWAP_SLACK_BYTES, modes};
-use super::rival::{Area, Rival};
-use super::sides::{Job, weir_missing};
+use super::pool::{DATA_PER_LIMIT, contestants};
+use super::rival::Rival;
+use super::sides::{Job, equal_ram};
 use super::{Findings, RIVAL_ATTEMPTS, median, oom_note, table};
 use crate::cli::ScalingArgs;
 use crate::term;
@@ -62,19 +62,9 @@ fn phase(threads: u32) -> String {
 /// Measures, and computes.
 pub fn scaling(args: &ScalingArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
-    let (mut notes, mut weir) = (Vec::new(), Vec::new());
-    if !args.common.rival_only {
-        if let Some(why) = weir_missing() {
-            anyhow::bail!("{why}\n(--rival-only measures the kernel alone)");
-        }
-        weir = modes(args.faults, probe::probe(), &mut notes)?;
-    }
-    let rival = match args.common.no_rival {
-        true => None,
-        false => Rival::set_up(Area::Zram, plan.limit, plan.data() + SWAP_SLACK_BYTES)
-            .inspect_err(|e| notes.push(format!("without the kernel's swap: {e:#}")))
-            .ok(),
-    };
+    let mut notes = Vec::new();
+    let sizes = (plan.limit, plan.data());
+    let (weir, rival) = contestants(&args.common, args.faults, sizes, "the kernel alone", &mut notes)?;
     let description = rival.as_ref().map(|r| r.description.clone());
     let runs = measure(&plan, rival.as_ref(), &weir)?;
     drop(rival);
@@ -95,18 +85,17 @@ fn measure(plan: &Plan, rival: Option<&Rival>, weir: &[FaultMode]) -> anyhow::Re
             let said = |side: &str| {
                 term::progress(&format!("run {run} of {}, {threads} thread(s): {side}", plan.runs));
             };
-            let mut store = plan.limit / 2; // nothing to compare with: about what LZ4 makes of it
+            let mut budget = equal_ram(plan.limit, None);
             if let Some(rival) = rival.filter(|_| threads > 0) {
                 said(KERNEL);
                 let result = job.run_rival(rival, RIVAL_ATTEMPTS)?;
-                store = result.store_peak_bytes;
+                budget = equal_ram(plan.limit, Some(&result));
                 let mut json = result.to_json();
                 (json["side"], json["threads"], json["run"]) = (json!(KERNEL), json!(threads), json!(run));
                 runs.push(json);
             }
             for mode in weir {
                 said(mode.name());
-                let budget = plan.limit + store;
                 let (outcome, counters) = job.run_weir(budget, Some(*mode))?;
                 let mut json = outcome.to_json();
                 (json["side"], json["threads"], json["run"]) =

@@ -182,7 +182,7 @@ impl Pool {
         places: &mut [Option<Handle>],
     ) -> Result<(), NoRoom> {
         loop {
-            stats::add(&stats.out_pool_locks, 1);
+            stats.out_pool_locks().add(1);
             let start = stats.pool_out().own().is_multiple_of(TIMED_ONE_IN).then(thread::now_ns);
             let all = self.reserve_some(lens, places);
             if let Some(start) = start {
@@ -195,9 +195,9 @@ impl Pool {
             if self.owned() >= self.limit() {
                 return Err(NoRoom::Share);
             }
-            stats::add(&stats.out_frame_locks, 1);
+            stats.out_frame_locks().add(1);
             let window = frames.take_full(pager).ok_or(NoRoom::Frames)?;
-            stats::add(&stats.out_pool_locks, 1);
+            stats.out_pool_locks().add(1);
             self.add_window(window);
         }
     }

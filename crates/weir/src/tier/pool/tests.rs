@@ -150,7 +150,7 @@ fn places_for_several_records_are_found_under_one_hold_and_those_that_have_none_
     pool.set_limit(1);
     let records: Vec<Vec<u8>> = (0..4).map(|n| compress(&compressible(n, 2400))).collect();
     let lens: Vec<usize> = records.iter().map(Vec::len).collect();
-    let locks = || stats.out_pool_locks.load(Ordering::Relaxed);
+    let locks = || stats.out_pool_locks().get();
     let (mut live, mut short) = (Vec::new(), 0);
     for round in 0u32.. {
         let (before, mut places) = (locks(), [None; 4]);
