@@ -251,6 +251,11 @@ impl KernelPager {
         self.space.base() + page * PAGE_BYTES
     }
 
+    /// Pages so far that MOVE had moved and did not tell of: see [`Uffd::move_pages`].
+    pub fn untold(&self) -> u64 {
+        self.uffd.untold()
+    }
+
     fn count(&self, calls: u64) {
         self.calls.mine().fetch_add(calls, Ordering::Relaxed);
     }
@@ -653,5 +658,103 @@ mod tests {
         pager.grow(0, CHUNK_PAGES).unwrap();
         // SAFETY: the frame was just made, and nobody else uses it.
         assert!(unsafe { pager.frame(CHUNK_PAGES - 1) }.iter().all(|b| *b == 0));
+    }
+
+    /// A pager over memory of its own, of so many pages each.
+    fn over_own_memory(pages: usize) -> KernelPager {
+        let space = Mapping::reserve(0, pages * PAGE_BYTES).unwrap();
+        let arena = Mapping::anon(pages * PAGE_BYTES).unwrap();
+        // SAFETY: memory of this test's.
+        unsafe { mem::protect(space.base(), pages * PAGE_BYTES, mem::PROT_RW).unwrap() };
+        KernelPager::open_over(Kind::Auto, Intake::InThread, space, arena, 0).unwrap()
+    }
+
+    /// Moves frames under the program, asking again as the engine does. How many pages arrived.
+    fn fill_all(pager: &KernelPager, page: usize, n: usize) -> usize {
+        let mut done = 0;
+        while done < n {
+            let p = pager.fill(page + done, page + done, n - done, Wake::Yes);
+            done += p.done / PAGE_BYTES;
+            if p.done == 0 && p.stop != Some(Errno::EAGAIN) {
+                break;
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn what_a_move_did_without_telling_is_noticed_when_it_is_asked_again() {
+        let pager = over_own_memory(CHUNK_PAGES);
+        if !pager.moves() {
+            eprintln!("not run: this kernel has no UFFDIO_MOVE");
+            return;
+        }
+        pager.grow(0, CHUNK_PAGES).unwrap();
+        assert_eq!(fill_all(&pager, 4, 3), 3);
+        assert_eq!(pager.untold(), 0);
+        // As the kernel leaves it: the pages are there, and it says that they cannot come.
+        let again = pager.fill(4, 4, 3, Wake::Yes);
+        assert_eq!((again.done, again.stop, pager.untold()), (3 * PAGE_BYTES, None, 3));
+        let part = pager.fill(4, 4, 5, Wake::Yes);
+        assert_eq!(
+            (part.done, part.stop),
+            (3 * PAGE_BYTES, Some(Errno::EAGAIN)),
+            "the rest is to be asked for"
+        );
+        assert_eq!(pager.fill(7, 7, 2, Wake::Yes).done, 2 * PAGE_BYTES);
+        // Something is at the destination, and the frame is still here: that is no move.
+        pager.grow(4, 1).unwrap();
+        let foreign = pager.fill(4, 4, 1, Wake::Yes);
+        assert_eq!((foreign.done, foreign.stop), (0, Some(Errno::EEXIST)));
+    }
+
+    /// Says so when it goes.
+    struct Set<'a>(&'a AtomicBool);
+
+    impl Drop for Set<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn no_page_is_lost_while_something_looks_for_idle_pages() {
+        // A kernel that forgets to tell has done so several times before: a second here.
+        const ROUNDS: u64 = 2000;
+        const SEEN: u64 = 5;
+        let pager = over_own_memory(2 * CHUNK_PAGES);
+        let (arena, len) = (pager.slot_addr(0, 1), 2 * CHUNK_PAGES * PAGE_BYTES);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _at_the_end = Set(&over); // also when an assertion fails
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    for at in (arena..arena + len).step_by(8 * PAGE_BYTES) {
+                        // SAFETY: changes how pages are aged, not what they hold.
+                        let _ = unsafe { mem::advise(at, 8 * PAGE_BYTES, libc::MADV_COLD) };
+                    }
+                }
+            });
+            for round in (0..ROUNDS).take_while(|_| pager.untold() < SEEN) {
+                pager.grow(0, 2 * CHUNK_PAGES).unwrap();
+                for slot in 0..2 * CHUNK_PAGES {
+                    // SAFETY: the frame was just made, and nobody else uses it.
+                    let bytes = unsafe { pager.frame(slot) };
+                    bytes[..8].copy_from_slice(&(round << 32 | slot as u64).to_le_bytes());
+                }
+                let mut at = 0;
+                while at < 2 * CHUNK_PAGES {
+                    let n = (1 + at % 5).min(2 * CHUNK_PAGES - at);
+                    assert_eq!(fill_all(&pager, at, n), n, "round {round}, pages from {at}");
+                    at += n;
+                }
+                for page in 0..2 * CHUNK_PAGES {
+                    // SAFETY: the page is mapped, and this thread's alone.
+                    let stamp = unsafe { *((pager.space_base() + page * PAGE_BYTES) as *const u64) };
+                    assert_eq!(stamp, round << 32 | page as u64);
+                }
+                pager.drop_pages(0, 2 * CHUNK_PAGES).unwrap();
+            }
+        });
     }
 }

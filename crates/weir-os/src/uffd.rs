@@ -6,8 +6,12 @@
 //! Partial progress: the fill ioctls report it in a result field. It is the number of bytes done
 //! when positive and a negative errno when nothing was done; the return value says EAGAIN in
 //! both cases. [`Progress`] keeps the two apart.
+//!
+//! MOVE of Linux 6.18 does not always tell what it has moved: see [`Uffd::move_pages`].
 
+use crate::mem::{self, PAGE_BYTES};
 use crate::sys::{self, Errno, syscall, syscall_raw};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $bit:expr),* $(,)?) => {
@@ -170,6 +174,30 @@ impl Progress {
     }
 }
 
+/// Bytes from the start of a range whose pages are gone from the source and lie at the destination.
+fn moved_at(dst: usize, src: usize, len: usize) -> usize {
+    const CHUNK: usize = 64;
+    let mut done = 0;
+    while done < len {
+        let (mut there, mut left) = ([0u8; CHUNK], [1u8; CHUNK]);
+        let n = (len - done).min(CHUNK * PAGE_BYTES);
+        if mem::mincore(dst + done, n, &mut there).and(mem::mincore(src + done, n, &mut left)).is_err() {
+            return done;
+        }
+        let pages = moved_run(&there, &left).min(n / PAGE_BYTES);
+        done += pages * PAGE_BYTES;
+        if pages < CHUNK {
+            return done;
+        }
+    }
+    done
+}
+
+/// Pages from the start that are there and not left behind, of what `mincore` says.
+fn moved_run(there: &[u8], left: &[u8]) -> usize {
+    there.iter().zip(left).take_while(|(there, left)| **there & 1 == 1 && **left & 1 == 0).count()
+}
+
 /// A page fault read from a userfaultfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultMessage {
@@ -195,6 +223,8 @@ pub enum Wake {
 pub struct Uffd {
     fd: i32,
     features: u64,
+    /// Pages that MOVE had moved and did not tell of.
+    untold: AtomicU64,
 }
 
 impl Uffd {
@@ -251,14 +281,14 @@ impl Uffd {
     /// All feature bits the kernel offers, asked on a descriptor of its own (a handshake cannot
     /// be repeated), which is closed.
     fn offered(fd: i32) -> Result<u64, Errno> {
-        let probe = Uffd { fd, features: 0 };
+        let probe = Uffd { fd, features: 0, untold: AtomicU64::new(0) };
         let mut api = Api { api: UFFD_API, features: 0, ioctls: 0 };
         probe.ioctl(UFFDIO_API, &mut api)?;
         Ok(api.features)
     }
 
     fn handshake(fd: i32, features: u64) -> Result<Uffd, Errno> {
-        let mut uffd = Uffd { fd, features };
+        let mut uffd = Uffd { fd, features, untold: AtomicU64::new(0) };
         let mut api = Api { api: UFFD_API, features, ioctls: 0 };
         uffd.ioctl(UFFDIO_API, &mut api)?;
         uffd.features = features;
@@ -328,13 +358,44 @@ impl Uffd {
     /// Both ranges must lie in one writable private anonymous VMA each, with the same protection,
     /// and the destination must be registered here and empty.
     ///
+    /// Linux 6.18, which moves several pages under one hold of the page tables' locks, forgets to clear the error of a try that it
+    /// repeats (EAGAIN: an entry changed while it waited for the page's lock, as when something else looks for idle pages). The
+    /// next try moves pages, counts for nothing, and is made again: EEXIST, from pages that lie at the destination by then.
+    /// Believing it loses them. So whenever the call stops short, the pages behind the stop are looked at: what is gone
+    /// from the source and lies at the destination, which was empty, has been moved.
+    ///
     /// # Safety
     /// - whoever owned the source pages gives them up; the destination gains their bytes.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool, wake: Wake) -> Progress {
         let mode = if holes { MOVE_MODE_ALLOW_SRC_HOLES } else { 0 } | dontwake(wake);
         let mut a = CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
         let rc = self.ioctl_raw(UFFDIO_MOVE, &mut a);
-        Progress::decode(rc, a.done, len)
+        let told = Progress::decode(rc, a.done, len);
+        match told.stop {
+            Some(Errno::EEXIST | Errno::EAGAIN) => self.with_untold(dst, src, len, told, wake),
+            _ => told,
+        }
+    }
+
+    /// What MOVE has done, beyond what it told.
+    fn with_untold(&self, dst: usize, src: usize, len: usize, told: Progress, wake: Wake) -> Progress {
+        let from = told.done;
+        let more = moved_at(dst + from, src + from, len - from);
+        if more == 0 {
+            return told;
+        }
+        self.untold.fetch_add((more / PAGE_BYTES) as u64, Ordering::Relaxed);
+        if wake == Wake::Yes {
+            // An error would mean that the range is not registered here, and then nobody waits.
+            let _ = self.wake(dst + from, more);
+        }
+        let done = from + more;
+        Progress { done, stop: (done < len).then_some(Errno::EAGAIN) }
+    }
+
+    /// Pages so far that MOVE had moved and did not tell of.
+    pub fn untold(&self) -> u64 {
+        self.untold.load(Ordering::Relaxed)
     }
 
     /// Fills missing pages at `dst` with copies of `src`.
@@ -461,6 +522,15 @@ mod tests {
         assert_eq!(named, Progress { done: 0, stop: Some(Errno::EEXIST) });
         let stale_field = Progress::decode(-22, 0, 8192);
         assert_eq!(stale_field, Progress { done: 0, stop: Some(Errno::EINVAL) });
+    }
+
+    #[test]
+    fn pages_count_as_moved_up_to_the_first_that_is_missing_there_or_still_here() {
+        assert_eq!(moved_run(&[1, 1, 1], &[0, 0, 0]), 3);
+        assert_eq!(moved_run(&[1, 0, 1], &[0, 0, 0]), 1, "a hole at both ends is no page");
+        assert_eq!(moved_run(&[1, 1, 1], &[0, 0, 1]), 2, "something else was there before");
+        assert_eq!(moved_run(&[0xff, 1], &[0xfe, 0]), 2, "other bits say nothing");
+        assert_eq!(moved_run(&[0], &[0]), 0);
     }
 
     #[test]

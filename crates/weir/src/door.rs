@@ -68,6 +68,8 @@ pub trait Pager: Sync {
     fn poison(&self, page: PageId) -> Done;
     /// Page-moving calls made.
     fn calls(&self) -> u64;
+    /// Pages that MOVE had moved and did not tell of; counted as moved.
+    fn untold(&self) -> u64;
     /// The bytes of one frame.
     ///
     /// # Safety
@@ -212,6 +214,9 @@ impl Pager for KernelPager {
     }
     fn calls(&self) -> u64 {
         KernelPager::calls(self)
+    }
+    fn untold(&self) -> u64 {
+        KernelPager::untold(self)
     }
     #[expect(unsafe_code, reason = "passes the contract on")]
     unsafe fn frame(&self, slot: Slot) -> &mut PageBytes {

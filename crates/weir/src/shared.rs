@@ -395,6 +395,7 @@ impl<P: Pager> Core<P> {
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         s.pool_bytes.store(pool, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
+        s.moves_untold.store(self.pager.untold(), Ordering::Relaxed);
         let (waits, ns) = sync::waits();
         s.lock_waits.store(waits, Ordering::Relaxed);
         s.lock_wait_ns.store(ns, Ordering::Relaxed);

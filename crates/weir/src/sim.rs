@@ -273,6 +273,10 @@ impl Pager for FakePager {
         self.state.lock().unwrap().calls
     }
 
+    fn untold(&self) -> u64 {
+        0
+    }
+
     #[expect(unsafe_code, reason = "contract of the trait")]
     unsafe fn frame(&self, slot: Slot) -> &mut PageBytes {
         assert!(self.has_frame(slot), "touched a slot without a frame: the real engine would hang");

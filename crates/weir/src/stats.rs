@@ -196,6 +196,8 @@ counters! {
         in_for_calls "weir_in_for_calls",
         /// Page-moving system calls.
         pager_calls "weir_pager_calls",
+        /// Pages that the kernel had moved without telling, noticed and counted as moved (Linux 6.18).
+        moves_untold "weir_moves_untold",
         /// Requests refused because everything was full.
         refused "weir_refused",
         /// Budget.
