@@ -702,6 +702,12 @@ mod tests {
             "the rest is to be asked for"
         );
         assert_eq!(pager.fill(7, 7, 2, Wake::Yes).done, 2 * PAGE_BYTES);
+        // Nothing at either end behind them: that is no move either.
+        pager.drop_pages(7, 2).unwrap();
+        let part = pager.fill(4, 4, 5, Wake::Yes);
+        assert_eq!((part.done, part.stop), (3 * PAGE_BYTES, Some(Errno::EAGAIN)));
+        let hole = pager.fill(7, 7, 1, Wake::Yes);
+        assert_eq!((hole.done, hole.stop), (0, Some(Errno::ENOENT)));
         // Something is at the destination, and the frame is still here: that is no move.
         pager.grow(4, 1).unwrap();
         let foreign = pager.fill(4, 4, 1, Wake::Yes);

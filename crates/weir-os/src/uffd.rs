@@ -379,18 +379,40 @@ impl Uffd {
 
     /// What MOVE has done, beyond what it told.
     fn with_untold(&self, dst: usize, src: usize, len: usize, told: Progress, wake: Wake) -> Progress {
-        let from = told.done;
-        let more = moved_at(dst + from, src + from, len - from);
+        let mut done = told.done;
+        loop {
+            done += moved_at(dst + done, src + done, len - done);
+            if done == len || !self.moved_unseen(dst + done, src + done) {
+                break;
+            }
+            done += PAGE_BYTES;
+        }
+        let more = done - told.done;
         if more == 0 {
             return told;
         }
         self.untold.fetch_add((more / PAGE_BYTES) as u64, Ordering::Relaxed);
         if wake == Wake::Yes {
             // An error would mean that the range is not registered here, and then nobody waits.
-            let _ = self.wake(dst + from, more);
+            let _ = self.wake(dst + told.done, more);
         }
-        let done = from + more;
         Progress { done, stop: (done < len).then_some(Errno::EAGAIN) }
+    }
+
+    /// Whether a page that `mincore` sees at neither end is at the destination: the kernel swapped it out itself. MOVE looks
+    /// there first. It moves the page now if it was still at the source.
+    fn moved_unseen(&self, dst: usize, src: usize) -> bool {
+        let (mut there, mut left) = ([0u8], [0u8]);
+        let seen = mem::mincore(dst, PAGE_BYTES, &mut there).and(mem::mincore(src, PAGE_BYTES, &mut left));
+        if seen.is_ok() && (there[0] | left[0]) & 1 == 1 {
+            return false; // it is where it was, or something else was there before
+        }
+        let len = PAGE_BYTES;
+        let mode = dontwake(Wake::No);
+        let mut a = CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
+        let rc = self.ioctl_raw(UFFDIO_MOVE, &mut a);
+        let told = Progress::decode(rc, a.done, len);
+        told.done == len || told.stop == Some(Errno::EEXIST)
     }
 
     /// Pages so far that MOVE had moved and did not tell of.

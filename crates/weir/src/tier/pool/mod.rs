@@ -132,7 +132,7 @@ impl Pool {
 
     /// Changes the share.
     pub fn set_limit(&self, windows: u32) {
-        self.limit.store(windows, Ordering::Relaxed);
+        self.limit.store(windows, Ordering::SeqCst);
     }
 
     /// Stores a record for `page` and returns its handle.
