@@ -638,14 +638,19 @@ fn read_forced(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
+    /// A pager over memory of its own, of whose space so many pages can be used, the first ones. Nobody touches a page that is missing: no
+    /// thread needs to answer.
+    fn over_own_memory(space_pages: usize, usable: usize, arena_pages: usize) -> KernelPager {
+        let space = Mapping::reserve(0, space_pages * PAGE_BYTES).unwrap();
+        let arena = Mapping::anon(arena_pages * PAGE_BYTES).unwrap();
+        // SAFETY: memory of this test's.
+        unsafe { mem::protect(space.base(), usable * PAGE_BYTES, mem::PROT_RW).unwrap() };
+        KernelPager::open_over(Kind::Auto, Intake::InThread, space, arena, 0).unwrap()
+    }
+
     #[test]
     fn zeros_fill_a_run_that_crosses_mappings_page_by_page_and_come_at_once_where_it_does_not() {
-        let space = Mapping::reserve(0, 2 * CHUNK_PAGES * PAGE_BYTES).unwrap();
-        let arena = Mapping::anon(CHUNK_PAGES * PAGE_BYTES).unwrap();
-        // SAFETY: memory of this test's.
-        unsafe { mem::protect(space.base(), 33 * PAGE_BYTES, mem::PROT_RW).unwrap() };
-        // Nobody touches a page that is missing: no thread needs to answer.
-        let pager = KernelPager::open_over(Kind::Auto, Intake::InThread, space, arena, 0).unwrap();
+        let pager = over_own_memory(2 * CHUNK_PAGES, 33, CHUNK_PAGES);
         let first = pager.fill_zeros(0, CHUNK_PAGES, Wake::Yes);
         assert_eq!((first.done, first.stop), (PAGE_BYTES, Some(Errno::EAGAIN)), "ask again for the rest");
         let rest = pager.fill_zeros(1, 32, Wake::Yes);
@@ -658,15 +663,6 @@ mod tests {
         pager.grow(0, CHUNK_PAGES).unwrap();
         // SAFETY: the frame was just made, and nobody else uses it.
         assert!(unsafe { pager.frame(CHUNK_PAGES - 1) }.iter().all(|b| *b == 0));
-    }
-
-    /// A pager over memory of its own, of so many pages each.
-    fn over_own_memory(pages: usize) -> KernelPager {
-        let space = Mapping::reserve(0, pages * PAGE_BYTES).unwrap();
-        let arena = Mapping::anon(pages * PAGE_BYTES).unwrap();
-        // SAFETY: memory of this test's.
-        unsafe { mem::protect(space.base(), pages * PAGE_BYTES, mem::PROT_RW).unwrap() };
-        KernelPager::open_over(Kind::Auto, Intake::InThread, space, arena, 0).unwrap()
     }
 
     /// Moves frames under the program, asking again as the engine does. How many pages arrived.
@@ -684,13 +680,14 @@ mod tests {
 
     #[test]
     fn what_a_move_did_without_telling_is_noticed_when_it_is_asked_again() {
-        let pager = over_own_memory(CHUNK_PAGES);
-        if !pager.moves() {
-            eprintln!("not run: this kernel has no UFFDIO_MOVE");
-            return;
-        }
+        let pager = over_own_memory(CHUNK_PAGES, CHUNK_PAGES, CHUNK_PAGES);
         pager.grow(0, CHUNK_PAGES).unwrap();
         assert_eq!(fill_all(&pager, 4, 3), 3);
+        if !pager.moves() {
+            // Copies are what the kernel says they are.
+            assert_eq!(pager.fill(4, 4, 3, Wake::Yes).stop, Some(Errno::EEXIST));
+            return;
+        }
         assert_eq!(pager.untold(), 0);
         // As the kernel leaves it: the pages are there, and it says that they cannot come.
         let again = pager.fill(4, 4, 3, Wake::Yes);
@@ -728,7 +725,7 @@ mod tests {
         // A kernel that forgets to tell has done so several times before: a second here.
         const ROUNDS: u64 = 2000;
         const SEEN: u64 = 5;
-        let pager = over_own_memory(2 * CHUNK_PAGES);
+        let pager = over_own_memory(2 * CHUNK_PAGES, 2 * CHUNK_PAGES, 2 * CHUNK_PAGES);
         let (arena, len) = (pager.slot_addr(0, 1), 2 * CHUNK_PAGES * PAGE_BYTES);
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {

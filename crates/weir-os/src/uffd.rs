@@ -368,13 +368,18 @@ impl Uffd {
     /// - whoever owned the source pages gives them up; the destination gains their bytes.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool, wake: Wake) -> Progress {
         let mode = if holes { MOVE_MODE_ALLOW_SRC_HOLES } else { 0 } | dontwake(wake);
-        let mut a = CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
-        let rc = self.ioctl_raw(UFFDIO_MOVE, &mut a);
-        let told = Progress::decode(rc, a.done, len);
+        let told = self.ask_to_move(dst, src, len, mode);
         match told.stop {
             Some(Errno::EEXIST | Errno::EAGAIN) => self.with_untold(dst, src, len, told, wake),
             _ => told,
         }
+    }
+
+    /// One MOVE, and what it told.
+    fn ask_to_move(&self, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
+        let mut a = CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
+        let rc = self.ioctl_raw(UFFDIO_MOVE, &mut a);
+        Progress::decode(rc, a.done, len)
     }
 
     /// What MOVE has done, beyond what it told.
@@ -407,12 +412,8 @@ impl Uffd {
         if seen.is_ok() && (there[0] | left[0]) & 1 == 1 {
             return false; // it is where it was, or something else was there before
         }
-        let len = PAGE_BYTES;
-        let mode = dontwake(Wake::No);
-        let mut a = CopyArgs { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
-        let rc = self.ioctl_raw(UFFDIO_MOVE, &mut a);
-        let told = Progress::decode(rc, a.done, len);
-        told.done == len || told.stop == Some(Errno::EEXIST)
+        let told = self.ask_to_move(dst, src, PAGE_BYTES, dontwake(Wake::No));
+        matches!(told.stop, None | Some(Errno::EEXIST))
     }
 
     /// Pages so far that MOVE had moved and did not tell of.
