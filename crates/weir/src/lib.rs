@@ -33,3 +33,5 @@ pub mod stats;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod tier;
+#[cfg(not(loom))]
+pub mod trials;

@@ -25,6 +25,7 @@ use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
 use crate::stats::{self, Stats};
 use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
+use crate::trials::Trials;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use swapping::Swapping;
 use weir_os::mem::{PAGE_BYTES, Table};
@@ -102,6 +103,8 @@ pub struct Core<P: Pager> {
     pub store_batch: u32,
     /// What faults ask for.
     pub demand: Demand,
+    /// Whether bringing pages by nearness pays.
+    pub trials: Trials,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: Line<AtomicU64>,
     /// Pages locked in memory by the program.
@@ -143,6 +146,7 @@ impl<P: Pager> Core<P> {
             untried: AtomicU32::new(0),
             store_batch: STORE_PER_HOLD,
             demand: Demand::default(),
+            trials: Trials::default(),
             progress: Line::default(),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),

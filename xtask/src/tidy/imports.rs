@@ -16,6 +16,7 @@ const HEIGHTS: &[(&str, u8)] = &[
     ("frames", 3),
     ("page", PAGE),
     ("demand", PAGE),
+    ("trials", 3),
     ("limits", 1),
     ("sync", 1),
     ("error", 1),

@@ -261,6 +261,39 @@ fn short_runs_in_random_places_are_known_to_waste_what_they_bring() {
     assert!(cost.back > 400 && cost.accuracy() < 50, "{cost:?}");
 }
 
+/// The pages that a search for `goal` among all of them looks at.
+fn search(goal: u32) -> Vec<u32> {
+    let (mut low, mut high, mut seen) = (0, PAGES, Vec::new());
+    while low < high {
+        let middle = low.midpoint(high);
+        seen.push(middle);
+        if middle < goal { low = middle + 1 } else { high = middle }
+    }
+    seen
+}
+
+#[test]
+fn searches_end_in_faults_close_together_and_soon_bring_no_more_than_they_ask_for() {
+    let (mut w, mut rng) = (world(false), Rng(17));
+    let first = w.walk((0..200).flat_map(|_| search(rng.below(PAGES))));
+    assert!(first.nearby > first.faults, "as if their blocks were wanted: {first:?}");
+    w.walk((0..2000).flat_map(|_| search(rng.below(PAGES))));
+    let then = w.walk((0..500).flat_map(|_| search(rng.below(PAGES))));
+    assert!(then.nearby < then.faults / 4 && then.faults < 500 * 8, "{then:?}");
+}
+
+#[test]
+fn work_all_over_a_block_goes_on_bringing_it() {
+    let (mut w, mut rng) = (world(false), Rng(23));
+    let visit = |rng: &mut Rng| {
+        let block = rng.below(PAGES / 64) * 64;
+        core::array::from_fn::<u32, 200, _>(|_| block + rng.below(64))
+    };
+    w.walk((0..2000).flat_map(|_| visit(&mut rng)));
+    let cost = w.walk((0..300).flat_map(|_| visit(&mut rng)));
+    assert!(cost.nearby > cost.faults * 3 && cost.faults < 300 * 10, "{cost:?}");
+}
+
 #[test]
 fn a_stream_among_random_accesses_is_followed_and_they_are_not() {
     let mut w = world(false);

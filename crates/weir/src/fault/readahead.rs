@@ -7,7 +7,7 @@
 //! random fault brings one page. Streams that fill whole blocks also run ahead by up to
 //! [`DEPTH_MAX`] blocks, after the faulting thread is awake again.
 //!
-//! Faults close together in time but in no order bring more of their block ([`super::nearby`]).
+//! Faults close together in time but in no order bring more of their block ([`super::nearby`]), where that saves faults ([`crate::trials`]).
 //!
 //! Larger strides (a column of a matrix) are followed per thread by [`super::Strides`].
 //!
@@ -21,7 +21,7 @@
 //! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a
 //! fault costs more than 64 zeroed frames.
 
-use super::nearby::Nearby;
+use super::nearby::{Nearby, Tried};
 use crate::door::Pager;
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -161,6 +161,8 @@ pub struct Plan {
     /// Of the mask, what a stream expects.
     expected: u64,
     proof: Proof,
+    /// It was held for a trial of nearness.
+    tried: Option<Tried>,
 }
 
 /// What a fault proves: whose unproven pages were used.
@@ -194,6 +196,9 @@ impl Plan {
         count(&core.stats.swap_ra, read.count_ones());
         count(&core.stats.swap_ra_nearby, (read & !self.expected).count_ones());
         count(&core.stats.swap_ra_hit, proven);
+        if let Some(Tried { reach, source, first }) = self.tried {
+            core.trials.note(reach, source, first, installed.count_ones());
+        }
     }
 }
 
@@ -239,15 +244,23 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let stream = stream.advised(access);
     if access == Access::Random {
         let (mask, stream) = stream.cover(index);
-        return Plan { mask, ahead: None, alone: true, state: stream.encode(), expected: 0, proof };
+        return Plan {
+            mask,
+            ahead: None,
+            alone: true,
+            state: stream.encode(),
+            expected: 0,
+            proof,
+            tried: None,
+        };
     }
     let plentiful = source == State::Absent && core.is_plentiful();
     let (mut expected, mut stream) = stream.cover(index);
-    let (mut nearby, mut near) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0);
+    let (mut nearby, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
     if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) {
-        nearby =
-            nearby.another(core.demand.majors.now(core.stats.faults_major().own()), core.blocks_in_use());
-        near = nearby.pages(index);
+        let now = core.demand.majors.now(core.stats.faults_major().own());
+        nearby = nearby.another(index, now, core.blocks_in_use());
+        (near, tried) = nearby.pages(&core.trials, source, block, index);
     }
     if plentiful && core.available() > 2 * core.low_mark() {
         expected = u64::MAX;
@@ -258,7 +271,7 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
         .then(|| ahead_of(block, stream, core.table.pages()))
         .flatten();
     let state = stream.encode() | nearby.encode() << NEARBY_SHIFT;
-    Plan { mask: expected | near, ahead, alone: false, state, expected, proof }
+    Plan { mask: expected | near, ahead, alone: false, state, expected, proof, tried }
 }
 
 /// The stream that a fault continues or begins, and what that proves.

@@ -1,0 +1,186 @@
+//! Whether bringing pages by nearness pays: a trial that goes on for as long as the program does.
+//!
+//! Nobody sees whether a page that was brought is used, so what bringing saves is seen only where it is not done. One block in
+//! [`HELD_ONE_IN`] or so is *held*: where faults come close together there, less is brought, and what comes after all is counted: that is
+//! what bringing more at once saves elsewhere. Where it is too little, all blocks are held until it is more than that again. A
+//! search that halves its range faults some five times in the last block of its way, whatever it finds there; work
+//! on a small part of the memory faults on most of its pages.
+//!
+//! There is one trial for the part around a page and one for its block, which counts what comes beyond the parts; and pages from the pool
+//! and from the swap file, which cost differently, have their own.
+
+use crate::page::BlockId;
+use crate::page::state::State;
+use crate::sync::Ordering;
+use core::sync::atomic::AtomicU32;
+use weir_os::shards::Line;
+
+/// One block in so many is held for a trial, while bringing does not pay or nothing is known.
+const HELD_ONE_IN: u32 = 16;
+/// The same while it pays: each one that is held costs the faults that bringing saves.
+const HELD_ONE_IN_IF_PAYS: u32 = 64;
+/// So many times that bringing was held make a verdict.
+const WINDOW: u32 = 16;
+
+/// How much may be brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The pages around, up to 14 more.
+    Part,
+    /// The rest of the block, up to 60 more.
+    Block,
+}
+
+impl Reach {
+    /// Pages that must come anyway for each time. A third of what is brought: a page costs a quarter to a third of a fault
+    /// to bring, and to put out again, and takes the frame of another.
+    const fn worth(self) -> u32 {
+        match self {
+            Reach::Part => 8,
+            Reach::Block => 26,
+        }
+    }
+}
+
+/// The trials.
+#[derive(Debug, Default)]
+pub struct Trials([[Line<Trial>; 2]; 2]);
+
+/// In a line of its own: faults in held blocks write to it, one in [`HELD_ONE_IN`] of those close together, or fewer.
+#[derive(Debug, Default)]
+struct Trial {
+    /// Times that bringing would have begun in held blocks, since the last verdict.
+    begun: AtomicU32,
+    /// Pages that came there after that.
+    pages: AtomicU32,
+    /// The number of verdicts, and in the lowest bit the last one: 1, it does not pay.
+    verdict: AtomicU32,
+}
+
+/// Whether pages are brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// They are.
+    No,
+    /// They are not: it does not pay.
+    ByVerdict,
+    /// They are not, to see what that costs.
+    ForTrial,
+}
+
+impl Trials {
+    /// Whether to bring so much with a page from there.
+    pub fn ask(&self, reach: Reach, source: State, block: BlockId) -> Held {
+        let verdict = self.of(reach, source).verdict.load(Ordering::Relaxed);
+        match (is_held(block, reach, verdict), verdict & 1) {
+            (true, _) => Held::ForTrial,
+            (_, 1) => Held::ByVerdict,
+            _ => Held::No,
+        }
+    }
+
+    /// Bringing was held for the trial, at the `first` fault that would have done it or at one after it, which brought so many `pages`.
+    pub fn note(&self, reach: Reach, source: State, first: bool, pages: u32) {
+        let trial = self.of(reach, source);
+        if !first {
+            trial.pages.fetch_add(pages, Ordering::Relaxed);
+        } else if trial.begun.fetch_add(1, Ordering::Relaxed) + 1 == WINDOW {
+            // Other threads may count meanwhile: a count more or less changes no verdict that means anything.
+            let pays = trial.pages.swap(0, Ordering::Relaxed) >= reach.worth() * WINDOW;
+            let verdicts = (trial.verdict.load(Ordering::Relaxed) >> 1).wrapping_add(1);
+            trial.verdict.store(verdicts << 1 | u32::from(!pays), Ordering::Relaxed);
+            trial.begun.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn of(&self, reach: Reach, source: State) -> &Trial {
+        &self.0[reach as usize][usize::from(source == State::Swapped)]
+    }
+}
+
+/// Which blocks are held changes with each verdict, so that none pays for all, and with the reach.
+fn is_held(block: BlockId, reach: Reach, verdict: u32) -> bool {
+    let one_in = if verdict > 1 && verdict & 1 == 0 { HELD_ONE_IN_IF_PAYS } else { HELD_ONE_IN };
+    let when = (verdict << 1 | reach as u32).wrapping_mul(0x85eb_ca6b);
+    let mixed = (block.0 ^ when).wrapping_mul(0x9e37_79b1);
+    mixed >> (u32::BITS - one_in.ilog2()) == 0
+}
+
+const _: () = assert!(HELD_ONE_IN.is_power_of_two() && HELD_ONE_IN_IF_PAYS.is_power_of_two());
+
+/// Tests, and blocks for those of others.
+#[cfg(test)]
+pub mod tests {
+    use super::Reach::{Block, Part};
+    use super::State::{Pooled, Swapped};
+    use super::*;
+
+    /// A block that no trial holds at first.
+    pub fn free_block() -> BlockId {
+        (0..).map(BlockId).find(|b| !is_held(*b, Part, 0) && !is_held(*b, Block, 0)).unwrap()
+    }
+
+    /// A block that is held for this trial alone at first.
+    pub fn held_block(hold: Reach) -> BlockId {
+        let held = |b: &BlockId, reach| is_held(*b, reach, 0) == (reach == hold);
+        (0..).map(BlockId).find(|b| held(b, Part) && held(b, Block)).unwrap()
+    }
+
+    /// Visits `blocks` once each, with so many pages that come close together after the first that might bring more. How many visits
+    /// brought more, and how many were held for the trial.
+    fn visit(trials: &Trials, reach: Reach, blocks: core::ops::Range<u32>, pages: u32) -> (u32, u32) {
+        let (mut brought, mut tried) = (0, 0);
+        for block in blocks.map(BlockId) {
+            match trials.ask(reach, Pooled, block) {
+                Held::No => brought += 1,
+                Held::ByVerdict => {}
+                Held::ForTrial => {
+                    tried += 1;
+                    (0..=pages).for_each(|n| trials.note(reach, Pooled, n == 0, 1));
+                }
+            }
+        }
+        (brought, tried)
+    }
+
+    #[test]
+    fn a_few_blocks_are_held_and_others_after_each_verdict_and_for_the_other_reach() {
+        let held = |reach, verdict| (0..16_000).filter(move |b| is_held(BlockId(*b), reach, verdict));
+        for (verdict, least, most) in
+            [(0, 900, 1100), (3, 900, 1100), (77, 900, 1100), (2, 200, 300), (76, 200, 300)]
+        {
+            let n = held(Part, verdict).count();
+            assert!((least..most).contains(&n), "{verdict}: {n}");
+        }
+        let both = |reach, verdict| held(Part, 0).filter(|b| is_held(BlockId(*b), reach, verdict)).count();
+        assert!(both(Part, 3) < 200 && both(Block, 0) < 200);
+    }
+
+    #[test]
+    fn where_little_is_saved_bringing_ends_and_where_much_is_it_begins_again() {
+        for reach in [Part, Block] {
+            let (few, many) = (reach.worth() - 2, reach.worth() + 2);
+            let trials = Trials::default();
+            let (brought, tried) = visit(&trials, reach, 0..4000, few);
+            assert!(brought < 800 && tried > 200, "it ends after some 256 visits: {brought} {tried}");
+            assert_eq!(visit(&trials, reach, 4000..8000, few).0, 0);
+            let (brought, _) = visit(&trials, reach, 0..8000, many);
+            assert!(brought > 7000, "{brought}");
+            let (brought, tried) = visit(&trials, reach, 0..8000, many);
+            assert!((50..250).contains(&tried) && brought + tried == 8000, "all but the held ones: {tried}");
+            let (brought, _) = visit(&trials, reach, 0..8000, few);
+            assert!(brought < 2500, "it ends after some 1024: {brought}");
+        }
+    }
+
+    #[test]
+    fn pages_from_the_swap_file_have_trials_of_their_own() {
+        let trials = Trials::default();
+        visit(&trials, Block, 0..4000, 0);
+        let not_held =
+            |reach, source| (0..100).filter(|b| trials.ask(reach, source, BlockId(*b)) == Held::No).count();
+        let free = |reach| (0..100).filter(|b| !is_held(BlockId(*b), reach, 0)).count();
+        assert_eq!(not_held(Block, Pooled), 0);
+        assert_eq!([not_held(Block, Swapped), not_held(Part, Pooled)], [free(Block), free(Part)]);
+    }
+}
