@@ -70,11 +70,7 @@ impl<P: Pager> Engine<P> {
 
     pub(super) fn map_inside(&self, regions: &mut Regions, want: Want) -> Result<Region, Refused> {
         let Want { len, align, skew, prot, kind, show } = want;
-        self.admit()?;
-        self.within_rlimit(regions, len)?;
-        if !self.core.rows_fit(len) {
-            return Err(Refused::NoSpace);
-        }
+        self.admit(regions, len)?;
         let pages = u32::try_from(len.div_ceil(PAGE_BYTES)).map_err(|_| Refused::NoSpace)?;
         let align_blocks = u32::try_from((align / (64 * PAGE_BYTES)).max(1)).map_err(|_| Refused::NoSpace)?;
         let region = match regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind) {
@@ -92,13 +88,21 @@ impl<P: Pager> Engine<P> {
         Ok(region)
     }
 
-    /// Refuses new memory while everything is full, so that all that was written can be kept.
-    fn admit(&self) -> Result<(), Refused> {
+    /// Refuses `len` bytes of new memory while everything is full, so that all that was written can be kept, beyond
+    /// RLIMIT_AS, and where their rows would take too much of the budget.
+    pub(super) fn admit(&self, regions: &Regions, len: usize) -> Result<(), Refused> {
         if self.core.full() {
             stats::add(&self.core.stats.refused, 1);
             return Err(Refused::Full);
         }
-        Ok(())
+        self.within_rlimit(regions, len)?;
+        if self.core.rows_fit(len) { Ok(()) } else { Err(Refused::NoSpace) }
+    }
+
+    /// The same for a range of the space, of which some may be mapped already.
+    pub(super) fn admit_at(&self, regions: &Regions, start: u32, end: u32) -> Result<(), Refused> {
+        let mapped: u32 = regions.map.parts(start, end).0.iter().map(|r| r.pages).sum();
+        self.admit(regions, (end - start).saturating_sub(mapped) as usize * PAGE_BYTES)
     }
 
     /// RLIMIT_AS as far as it can be kept: the reservation itself is larger than most limits, so
@@ -221,8 +225,8 @@ impl<P: Pager> Engine<P> {
     pub fn map_fixed(&self, addr: usize, len: usize, prot: i32) -> Result<(), Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();
-        self.admit()?;
         let (start, end) = self.page_range(addr, len)?;
+        self.admit_at(&regions, start, end)?;
         self.replace(&mut regions, Region::new(start, end - start, prot, Kind::Map))?;
         let region = Region::new(start, end - start, prot, Kind::Map);
         self.open(region, Show::Now)

@@ -58,14 +58,25 @@ impl<P: Pager> Engine<P> {
             return Ok(addr);
         }
         let extra = pages - region.pages;
-        if !self.core.full() && regions.map.extend(start, extra) {
-            self.open(Region { start: end, pages: extra, ..region }, Show::Now)?;
+        self.admit(&regions, extra as usize * PAGE_BYTES)?;
+        if regions.map.extend(start, extra) {
+            self.extend(&mut regions, Region { start: end, pages: extra, ..region })?;
             return Ok(addr);
         }
         if place == Place::Here {
             return Err(Refused::NoSpace);
         }
         self.move_region(&mut regions, region, pages, place, keep_old)
+    }
+
+    /// The pages behind a region are its own; after an error they are nobody's again.
+    fn extend(&self, regions: &mut Regions, tail: Region) -> Result<(), Refused> {
+        self.open(tail, Show::Now).inspect_err(|_| {
+            for r in regions.map.carve(tail.start, tail.end()) {
+                regions.map.remove(r.start);
+            }
+            regions.map.release(tail.start, tail.end());
+        })
     }
 
     /// One entry for a range that `carve` left in pieces.
@@ -93,6 +104,7 @@ impl<P: Pager> Engine<P> {
                 }
                 let start = self.page_of(to);
                 let r = Region { start, pages, base: start, ..old };
+                self.admit_at(regions, start, r.end())?;
                 self.replace(regions, r)?;
                 self.open(r, Show::Later)?;
                 r

@@ -6,6 +6,7 @@ use super::Engine;
 use super::remap::Place;
 use crate::config::{Codec, Policy};
 use crate::door::Pager;
+use crate::error::Refused;
 use crate::fault::{self, Outcome};
 use crate::page::PageId;
 use crate::page::region::Kind;
@@ -354,6 +355,45 @@ fn new_memory_is_refused_when_everything_is_full_and_old_bytes_stay() {
     w.validate(0);
     w.unmap();
     assert!(w.engine.map(PAGE_BYTES, 1, PROT_RW, Kind::Map).is_ok());
+}
+
+/// A mapping of so many pages, which has room to grow.
+fn growing(w: &World, pages: usize) -> (usize, usize) {
+    let addr = w.engine.map(pages * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
+    (addr, pages * PAGE_BYTES)
+}
+
+#[test]
+fn mappings_grow_and_are_laid_over_gaps_only_while_their_rows_fit_the_budget() {
+    let w = world(5);
+    let (addr, len) = growing(&w, 64);
+    let grow = || w.engine.remap(addr, len, 2 * len, Place::Here, false);
+    let rows = i64::try_from(BUDGET / 2).unwrap();
+    w.engine.core.charge_rows(rows); // as many bytes, and more
+    assert!(matches!(grow(), Err(Refused::NoSpace)), "all the metadata there may be");
+    assert!(matches!(w.engine.map_fixed(addr, 2 * len, PROT_RW), Err(Refused::NoSpace)));
+    let to = Place::At(addr + 4 * len);
+    assert!(matches!(w.engine.remap(addr, len, len, to, false), Err(Refused::NoSpace)));
+    w.engine.map_fixed(addr, len, PROT_RW).unwrap(); // over what is mapped
+    w.engine.core.charge_rows(-rows);
+    assert_eq!(grow().unwrap(), addr);
+    w.engine.map_fixed(addr + 2 * len, len, PROT_RW).unwrap();
+    w.validate(0);
+}
+
+#[test]
+fn a_mapping_that_could_not_grow_is_what_it_was_and_grows_later() {
+    let mut w = world(6);
+    let (addr, len) = growing(&w, 96);
+    w.engine.core.pager.fail_protect(1, Errno::ENOMEM);
+    assert!(w.engine.remap(addr, len, 2 * len, Place::Here, false).is_err());
+    let end = PageId(((addr + len - BASE) / PAGE_BYTES) as u32);
+    assert_eq!(w.engine.core.table.block(end.block()).valid(), u64::MAX >> 32, "half of a block, as before");
+    assert!(w.engine.protect(addr, 2 * len, PROT_RW).is_err(), "what is behind is nobody's");
+    w.validate(0);
+    assert_eq!(w.engine.remap(addr, len, 2 * len, Place::Here, false).unwrap(), addr);
+    w.write(end.0 + 95);
+    w.check(end.0 + 95, 0);
 }
 
 #[test]
