@@ -1,13 +1,13 @@
 //! Whether bringing pages by nearness pays: a trial that goes on for as long as the program does.
 //!
 //! Nobody sees whether a page that was brought is used, so what bringing saves is seen only where it is not done. One block in
-//! [`HELD_ONE_IN`] or so is *held*: where faults come close together there, less is brought, and what comes after all is counted: that is
+//! [`HELD_ONE_IN`] or so is *held*: where faults come close together there, each brings its page alone, and what comes is counted: that is
 //! what bringing more at once saves elsewhere. Where it is too little, all blocks are held until it is more than that again. A
 //! search that halves its range faults some five times in the last block of its way, whatever it finds there; work
 //! on a small part of the memory faults on most of its pages.
 //!
-//! There is one trial for the part around a page and one for its block, which counts what comes beyond the parts; and pages from the pool
-//! and from the swap file, which cost differently, have their own.
+//! There is one trial for the part around a page and one for its block, and pages from the pool and from the swap file, which cost differently,
+//! have their own.
 
 use crate::page::BlockId;
 use crate::page::state::State;
@@ -21,23 +21,26 @@ const HELD_ONE_IN: u32 = 16;
 const HELD_ONE_IN_IF_PAYS: u32 = 64;
 /// So many times that bringing was held make a verdict.
 const WINDOW: u32 = 16;
+/// After so many faults of the program on pages that are out (a power of two) other blocks are held also without a verdict: there may
+/// be none, if the program stays with blocks that are not.
+const HOLD_SHIFT: u32 = 16;
 
 /// How much may be brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The pages around, up to 14 more.
+    /// The pages around: 14 more, when two have come.
     Part,
-    /// The rest of the block, up to 60 more.
+    /// The rest of the block: 60 more, when four have come.
     Block,
 }
 
 impl Reach {
-    /// Pages that must come anyway for each time. A third of what is brought: a page costs a quarter to a third of a fault
-    /// to bring, and to put out again, and takes the frame of another.
+    /// Pages that must come anyway for each time, about half of what would be brought: a page that comes along costs a quarter to a third of a
+    /// fault where a processor is idle, but about one where all are busy making room; and it takes the frame of another.
     const fn worth(self) -> u32 {
         match self {
             Reach::Part => 8,
-            Reach::Block => 26,
+            Reach::Block => 24,
         }
     }
 }
@@ -69,10 +72,10 @@ pub enum Held {
 }
 
 impl Trials {
-    /// Whether to bring so much with a page from there.
-    pub fn ask(&self, reach: Reach, source: State, block: BlockId) -> Held {
+    /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
+    pub fn ask(&self, reach: Reach, source: State, block: BlockId, now: u64) -> Held {
         let verdict = self.of(reach, source).verdict.load(Ordering::Relaxed);
-        match (is_held(block, reach, verdict), verdict & 1) {
+        match (is_held(block, reach, verdict, now), verdict & 1) {
             (true, _) => Held::ForTrial,
             (_, 1) => Held::ByVerdict,
             _ => Held::No,
@@ -84,8 +87,8 @@ impl Trials {
         let trial = self.of(reach, source);
         if !first {
             trial.pages.fetch_add(pages, Ordering::Relaxed);
-        } else if trial.begun.fetch_add(1, Ordering::Relaxed) + 1 == WINDOW {
-            // Other threads may count meanwhile: a count more or less changes no verdict that means anything.
+        } else if trial.begun.fetch_add(1, Ordering::Relaxed) == WINDOW {
+            // The visits before this one are over, or almost. Other threads may count meanwhile: a count more or less changes no verdict that means anything.
             let pays = trial.pages.swap(0, Ordering::Relaxed) >= reach.worth() * WINDOW;
             let verdicts = (trial.verdict.load(Ordering::Relaxed) >> 1).wrapping_add(1);
             trial.verdict.store(verdicts << 1 | u32::from(!pays), Ordering::Relaxed);
@@ -99,10 +102,11 @@ impl Trials {
 }
 
 /// Which blocks are held changes with each verdict, so that none pays for all, and with the reach.
-fn is_held(block: BlockId, reach: Reach, verdict: u32) -> bool {
+fn is_held(block: BlockId, reach: Reach, verdict: u32, now: u64) -> bool {
     let one_in = if verdict > 1 && verdict & 1 == 0 { HELD_ONE_IN_IF_PAYS } else { HELD_ONE_IN };
     let when = (verdict << 1 | reach as u32).wrapping_mul(0x85eb_ca6b);
-    let mixed = (block.0 ^ when).wrapping_mul(0x9e37_79b1);
+    let hold = ((now >> HOLD_SHIFT) as u32).wrapping_mul(0xc2b2_ae35);
+    let mixed = (block.0 ^ when ^ hold).wrapping_mul(0x9e37_79b1);
     mixed >> (u32::BITS - one_in.ilog2()) == 0
 }
 
@@ -117,12 +121,12 @@ pub mod tests {
 
     /// A block that no trial holds at first.
     pub fn free_block() -> BlockId {
-        (0..).map(BlockId).find(|b| !is_held(*b, Part, 0) && !is_held(*b, Block, 0)).unwrap()
+        (0..).map(BlockId).find(|b| !is_held(*b, Part, 0, 0) && !is_held(*b, Block, 0, 0)).unwrap()
     }
 
     /// A block that is held for this trial alone at first.
     pub fn held_block(hold: Reach) -> BlockId {
-        let held = |b: &BlockId, reach| is_held(*b, reach, 0) == (reach == hold);
+        let held = |b: &BlockId, reach| is_held(*b, reach, 0, 0) == (reach == hold);
         (0..).map(BlockId).find(|b| held(b, Part) && held(b, Block)).unwrap()
     }
 
@@ -131,7 +135,7 @@ pub mod tests {
     fn visit(trials: &Trials, reach: Reach, blocks: core::ops::Range<u32>, pages: u32) -> (u32, u32) {
         let (mut brought, mut tried) = (0, 0);
         for block in blocks.map(BlockId) {
-            match trials.ask(reach, Pooled, block) {
+            match trials.ask(reach, Pooled, block, 0) {
                 Held::No => brought += 1,
                 Held::ByVerdict => {}
                 Held::ForTrial => {
@@ -145,15 +149,17 @@ pub mod tests {
 
     #[test]
     fn a_few_blocks_are_held_and_others_after_each_verdict_and_for_the_other_reach() {
-        let held = |reach, verdict| (0..16_000).filter(move |b| is_held(BlockId(*b), reach, verdict));
+        let held = |reach, verdict| (0..16_000).filter(move |b| is_held(BlockId(*b), reach, verdict, 0));
         for (verdict, least, most) in
             [(0, 900, 1100), (3, 900, 1100), (77, 900, 1100), (2, 200, 300), (76, 200, 300)]
         {
             let n = held(Part, verdict).count();
             assert!((least..most).contains(&n), "{verdict}: {n}");
         }
-        let both = |reach, verdict| held(Part, 0).filter(|b| is_held(BlockId(*b), reach, verdict)).count();
+        let both = |reach, verdict| held(Part, 0).filter(|b| is_held(BlockId(*b), reach, verdict, 0)).count();
         assert!(both(Part, 3) < 200 && both(Block, 0) < 200);
+        let later = |b: &u32| is_held(BlockId(*b), Part, 0, 1 << HOLD_SHIFT);
+        assert!(held(Part, 0).filter(later).count() < 200 && (0..16_000).any(|b| later(&b)));
     }
 
     #[test]
@@ -177,9 +183,10 @@ pub mod tests {
     fn pages_from_the_swap_file_have_trials_of_their_own() {
         let trials = Trials::default();
         visit(&trials, Block, 0..4000, 0);
-        let not_held =
-            |reach, source| (0..100).filter(|b| trials.ask(reach, source, BlockId(*b)) == Held::No).count();
-        let free = |reach| (0..100).filter(|b| !is_held(BlockId(*b), reach, 0)).count();
+        let not_held = |reach, source| {
+            (0..100).filter(|b| trials.ask(reach, source, BlockId(*b), 0) == Held::No).count()
+        };
+        let free = |reach| (0..100).filter(|b| !is_held(BlockId(*b), reach, 0, 0)).count();
         assert_eq!(not_held(Block, Pooled), 0);
         assert_eq!([not_held(Block, Swapped), not_held(Part, Pooled)], [free(Block), free(Part)]);
     }

@@ -15,6 +15,7 @@ use crate::sim::FakePager;
 use crate::sim::disk::FakeDisk;
 use crate::sync::Ordering;
 use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
+use crate::trials::{Held, Reach};
 use core::sync::atomic::AtomicU64;
 use weir_os::codec::PageBytes;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
@@ -170,6 +171,14 @@ impl World {
         self.cost()
     }
 
+    /// Whether nearness brings so much, of pages from the pool, where no block is held for a trial.
+    fn brings(&self, reach: Reach) -> bool {
+        let ask = |block| self.core().trials.ask(reach, State::Pooled, BlockId(block), 0);
+        let all: Vec<Held> = (0..PAGES / 64).map(ask).filter(|held| *held != Held::ForTrial).collect();
+        assert!(!all.is_empty() && all.iter().all(|held| *held == all[0]));
+        all[0] == Held::No
+    }
+
     fn row_access(&self, page: u32) -> Access {
         self.core().table.block(PageId(self.start + page).block()).access()
     }
@@ -280,6 +289,7 @@ fn searches_end_in_faults_close_together_and_soon_bring_no_more_than_they_ask_fo
     w.walk((0..2000).flat_map(|_| search(rng.below(PAGES))));
     let then = w.walk((0..500).flat_map(|_| search(rng.below(PAGES))));
     assert!(then.nearby < then.faults / 4 && then.faults < 500 * 8, "{then:?}");
+    assert_eq!([w.brings(Reach::Part), w.brings(Reach::Block)], [false, false]);
 }
 
 #[test]
@@ -292,6 +302,7 @@ fn work_all_over_a_block_goes_on_bringing_it() {
     w.walk((0..2000).flat_map(|_| visit(&mut rng)));
     let cost = w.walk((0..300).flat_map(|_| visit(&mut rng)));
     assert!(cost.nearby > cost.faults * 3 && cost.faults < 300 * 10, "{cost:?}");
+    assert!(w.brings(Reach::Block));
 }
 
 #[test]

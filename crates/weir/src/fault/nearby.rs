@@ -66,6 +66,11 @@ impl Nearby {
     pub fn another(self, index: u32, now: u64, blocks: u64) -> Nearby {
         let now = (now & TIME_MAX) as u32;
         let since = u64::from(now.wrapping_sub(self.at)) & TIME_MAX;
+        // Threads do not agree about the time: it may seem to go back by a little.
+        let (since, now) = match TIME_MAX + 1 - since {
+            back if back <= SOON_MAX => (back, self.at),
+            _ => (since, now),
+        };
         let soon = since <= SOON_MAX.min(blocks / BLOCKS_PER_FAULT);
         // Where work was done on a small part once it may be again.
         let count = if soon { (self.count + 1).min(COUNT_MAX) } else { self.count.min(ALL_AT) / 2 };
@@ -73,37 +78,36 @@ impl Nearby {
         Nearby { count, part, at: now }
     }
 
-    /// The pages to bring with the one at `index` of `block`, as far as the trials let it.
-    pub fn pages(self, trials: &Trials, source: State, block: BlockId, index: u32) -> (u64, Option<Tried>) {
+    /// The pages to bring with the one at `index` of `block` at the program's `now`-th fault, as far as the trials let it.
+    pub fn pages(
+        self,
+        trials: &Trials,
+        source: State,
+        (block, index): (BlockId, u32),
+        now: u64,
+    ) -> (u64, Option<Tried>) {
         let alone = run_mask(index, 1);
         if self.count < PART_AT {
             return (alone, None);
         }
-        let held = trials.ask(Reach::Part, source, block);
-        if held == Held::ForTrial {
-            let first = self.count == PART_AT;
-            let counts = first || index / PART_PAGES == self.part;
-            return (alone, counts.then_some(Tried { reach: Reach::Part, source, first }));
-        }
-        let around = match held {
-            Held::No => run_mask(index / PART_PAGES * PART_PAGES, PART_PAGES),
-            _ => alone,
-        };
-        if self.count < ALL_AT {
-            return (around, None);
-        }
-        match trials.ask(Reach::Block, source, block) {
-            Held::No => (u64::MAX, None),
-            Held::ByVerdict => (around, None),
-            Held::ForTrial => {
-                let first = self.count == ALL_AT;
-                (around, Some(Tried { reach: Reach::Block, source, first }))
+        let ask = |reach| trials.ask(reach, source, block, now);
+        let tried = |reach, first, counts: bool| (alone, counts.then_some(Tried { reach, source, first }));
+        match (ask(Reach::Part), ask(Reach::Block)) {
+            (Held::ForTrial, _) => {
+                let first = self.count == PART_AT;
+                tried(Reach::Part, first, first || index / PART_PAGES == self.part)
             }
+            (_, Held::ForTrial) => tried(Reach::Block, self.count == ALL_AT, self.count >= ALL_AT),
+            (_, Held::No) if self.count >= ALL_AT => (u64::MAX, None),
+            (Held::No, _) => (run_mask(index / PART_PAGES * PART_PAGES, PART_PAGES), None),
+            _ => (alone, None),
         }
     }
 }
 
-const _: () = assert!((BLOCK_PAGES / PART_PAGES).is_power_of_two() && TIME_SHIFT + TIME_BITS == 24);
+/// Bits of an encoded [`Nearby`].
+pub const BITS: u32 = TIME_SHIFT + TIME_BITS;
+const _: () = assert!(BLOCK_PAGES.is_multiple_of(PART_PAGES) && (BLOCK_PAGES / PART_PAGES).is_power_of_two());
 
 #[cfg(test)]
 mod tests {
@@ -117,7 +121,7 @@ mod tests {
         let (trials, mut seen) = (Trials::default(), Nearby::default());
         let step = |&time: &u64| {
             seen = Nearby::decode(seen.another(37, time, MANY).encode());
-            let (pages, tried) = seen.pages(&trials, State::Pooled, free_block(), 37);
+            let (pages, tried) = seen.pages(&trials, State::Pooled, (free_block(), 37), 0);
             assert_eq!(tried, None);
             pages.count_ones()
         };
@@ -129,7 +133,7 @@ mod tests {
         assert_eq!(brought(&[1000, 1001, 1030, 1090, 1091]), [1, 1, 16, 16, 64]);
         let mut seen = Nearby::default();
         [1000, 1001, 1002].iter().for_each(|time| seen = seen.another(37, *time, MANY));
-        let around = seen.pages(&Trials::default(), State::Pooled, free_block(), 37).0;
+        let around = seen.pages(&Trials::default(), State::Pooled, (free_block(), 37), 0).0;
         assert_eq!(around, 0xffff << 32, "those around it");
     }
 
@@ -156,7 +160,7 @@ mod tests {
         let late = Nearby { count: 3, part: 3, at: TIME_MAX as u32 - 1 };
         assert_eq!(late.another(0, TIME_MAX + 3, MANY), Nearby { count: 4, part: 3, at: 2 });
         assert_eq!(Nearby::decode(late.encode()), late);
-        assert!(late.encode() < 1 << 24);
+        assert!(late.encode() < 1 << BITS);
     }
 
     /// What a block that is held brings at each of these faults, all close together, and what counts for which trial.
@@ -165,7 +169,7 @@ mod tests {
         let mut seen = Nearby::default();
         let step = |(time, &index): (usize, &u32)| {
             seen = Nearby::decode(seen.another(index, 1000 + time as u64, MANY).encode());
-            let (pages, tried) = seen.pages(&trials, State::Swapped, block, index);
+            let (pages, tried) = seen.pages(&trials, State::Swapped, (block, index), 0);
             assert!(tried.is_none_or(|t| t.source == State::Swapped));
             (pages.count_ones(), tried.map(|t| (t.reach, t.first)))
         };
@@ -173,30 +177,24 @@ mod tests {
     }
 
     #[test]
-    fn a_held_part_counts_what_comes_in_it_and_a_held_block_what_comes_beyond_its_parts() {
+    fn a_held_part_counts_what_comes_in_it_and_a_held_block_what_comes_after_the_fourth() {
         use Reach::{Block, Part};
+        let (begins, goes_on) = (|r| (1, Some((r, true))), |r| (1, Some((r, false))));
+        let nothing = (1, None);
         assert_eq!(
             held(Part, &[1, 40, 33, 35, 2, 47, 48]),
-            [
-                (1, None),
-                (1, None),
-                (1, Some((Part, true))),
-                (1, Some((Part, false))),
-                (1, None),
-                (1, Some((Part, false))),
-                (1, None)
-            ]
+            [nothing, nothing, begins(Part), goes_on(Part), nothing, goes_on(Part), nothing]
         );
         assert_eq!(
-            held(Block, &[1, 40, 33, 35, 2, 50]),
-            [
-                (1, None),
-                (1, None),
-                (16, None),
-                (16, None),
-                (16, Some((Block, true))),
-                (16, Some((Block, false)))
-            ]
+            held(Block, &[1, 40, 33, 35, 2, 50, 34]),
+            [nothing, nothing, nothing, nothing, begins(Block), goes_on(Block), goes_on(Block)]
         );
+    }
+
+    #[test]
+    fn a_clock_that_seems_to_go_back_makes_nothing_late_and_stays() {
+        let seen = Nearby { count: 3, part: 1, at: 1000 };
+        assert_eq!(seen.another(0, 995, MANY), Nearby { count: 4, part: 1, at: 1000 });
+        assert_eq!(seen.another(0, 900, MANY), Nearby { count: 1, part: 1, at: 900 }, "long after: it went round");
     }
 }

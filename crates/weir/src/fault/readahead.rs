@@ -21,7 +21,7 @@
 //! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a
 //! fault costs more than 64 zeroed frames.
 
-use super::nearby::{Nearby, Tried};
+use super::nearby::{self, Nearby, Tried};
 use crate::door::Pager;
 use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -139,6 +139,7 @@ const UNPROVEN_MAX: u64 = 0xfff;
 const UNPROVEN: u64 = UNPROVEN_MAX << UNPROVEN_SHIFT;
 /// Where a block's state holds what it knows of faults in no order.
 const NEARBY_SHIFT: u32 = 40;
+const _: () = assert!(NEARBY_SHIFT + nearby::BITS <= u64::BITS);
 /// A fault that continues nothing divides the window by this.
 const SHRINK: u32 = 16;
 /// Most pages in RAM that a stream passes over between two faults.
@@ -256,11 +257,11 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     }
     let plentiful = source == State::Absent && core.is_plentiful();
     let (mut expected, mut stream) = stream.cover(index);
-    let (mut nearby, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
+    let (mut close, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
     if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) {
         let now = core.demand.majors.now(core.stats.faults_major().own());
-        nearby = nearby.another(index, now, core.blocks_in_use());
-        (near, tried) = nearby.pages(&core.trials, source, block, index);
+        close = close.another(index, now, core.blocks_in_use());
+        (near, tried) = close.pages(&core.trials, source, (block, index), now);
     }
     if plentiful && core.available() > 2 * core.low_mark() {
         expected = u64::MAX;
@@ -270,7 +271,7 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let ahead = (stream.depth > 0 && room > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(block, stream, core.table.pages()))
         .flatten();
-    let state = stream.encode() | nearby.encode() << NEARBY_SHIFT;
+    let state = stream.encode() | close.encode() << NEARBY_SHIFT;
     Plan { mask: expected | near, ahead, alone: false, state, expected, proof, tried }
 }
 
