@@ -195,6 +195,10 @@ mod tests {
     fn a_clock_that_seems_to_go_back_makes_nothing_late_and_stays() {
         let seen = Nearby { count: 3, part: 1, at: 1000 };
         assert_eq!(seen.another(0, 995, MANY), Nearby { count: 4, part: 1, at: 1000 });
-        assert_eq!(seen.another(0, 900, MANY), Nearby { count: 1, part: 1, at: 900 }, "long after: it went round");
+        assert_eq!(
+            seen.another(0, 900, MANY),
+            Nearby { count: 1, part: 1, at: 900 },
+            "long after: it went round"
+        );
     }
 }
