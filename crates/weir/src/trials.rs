@@ -21,7 +21,7 @@ const HELD_ONE_IN: u32 = 16;
 const HELD_ONE_IN_IF_PAYS: u32 = 64;
 /// So many times that bringing was held make a verdict.
 const WINDOW: u32 = 16;
-/// After so many faults of the program on pages that are out (a power of two) other blocks are held also without a verdict: there may
+/// After two to this power of the program's faults on pages that are out, other blocks are held also without a verdict: there may
 /// be none, if the program stays with blocks that are not.
 const HOLD_SHIFT: u32 = 16;
 
@@ -88,7 +88,8 @@ impl Trials {
         if !first {
             trial.pages.fetch_add(pages, Ordering::Relaxed);
         } else if trial.begun.fetch_add(1, Ordering::Relaxed) == WINDOW {
-            // The visits before this one are over, or almost. Other threads may count meanwhile: a count more or less changes no verdict that means anything.
+            // The visits before this one are over, or almost. Other threads may count meanwhile: a count more or less changes
+            // no verdict that means anything.
             let pays = trial.pages.swap(0, Ordering::Relaxed) >= reach.worth() * WINDOW;
             let verdicts = (trial.verdict.load(Ordering::Relaxed) >> 1).wrapping_add(1);
             trial.verdict.store(verdicts << 1 | u32::from(!pays), Ordering::Relaxed);

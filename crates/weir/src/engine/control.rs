@@ -99,10 +99,10 @@ impl<P: Pager> Engine<P> {
         if self.core.rows_fit(len) { Ok(()) } else { Err(Refused::NoSpace) }
     }
 
-    /// The same for a range of the space, of which some may be mapped already.
-    pub(super) fn admit_at(&self, regions: &Regions, start: u32, end: u32) -> Result<(), Refused> {
+    /// Bytes of a range of the space that nobody has mapped yet.
+    pub(super) fn unmapped(&self, regions: &Regions, start: u32, end: u32) -> usize {
         let mapped: u32 = regions.map.parts(start, end).0.iter().map(|r| r.pages).sum();
-        self.admit(regions, (end - start).saturating_sub(mapped) as usize * PAGE_BYTES)
+        (end - start).saturating_sub(mapped) as usize * PAGE_BYTES
     }
 
     /// RLIMIT_AS as far as it can be kept: the reservation itself is larger than most limits, so
@@ -226,7 +226,7 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         let mut regions = self.regions();
         let (start, end) = self.page_range(addr, len)?;
-        self.admit_at(&regions, start, end)?;
+        self.admit(&regions, self.unmapped(&regions, start, end))?;
         self.replace(&mut regions, Region::new(start, end - start, prot, Kind::Map))?;
         let region = Region::new(start, end - start, prot, Kind::Map);
         self.open(region, Show::Now)

@@ -87,6 +87,25 @@ impl<P: Pager> Engine<P> {
         regions.map.insert(Region { start, pages: end - start, base: start, ..like });
     }
 
+    /// Puts the new region over whatever is there. What only moves there is not new memory, but has its rows at both places for a
+    /// while.
+    fn take_place(
+        &self,
+        regions: &mut Regions,
+        old: Region,
+        new: Region,
+        keep_old: bool,
+    ) -> Result<(), Refused> {
+        if !self.core.rows_fit(self.unmapped(regions, new.start, new.end())) {
+            return Err(Refused::NoSpace);
+        }
+        let more = if keep_old { new.pages } else { new.pages.saturating_sub(old.pages) };
+        if more > 0 {
+            self.admit(regions, more as usize * PAGE_BYTES)?;
+        }
+        self.replace(regions, new)
+    }
+
     fn move_region(
         &self,
         regions: &mut Regions,
@@ -104,8 +123,7 @@ impl<P: Pager> Engine<P> {
                 }
                 let start = self.page_of(to);
                 let r = Region { start, pages, base: start, ..old };
-                self.admit_at(regions, start, r.end())?;
-                self.replace(regions, r)?;
+                self.take_place(regions, old, r, keep_old)?;
                 self.open(r, Show::Later)?;
                 r
             }

@@ -351,6 +351,11 @@ fn new_memory_is_refused_when_everything_is_full_and_old_bytes_stay() {
     }
     assert!(written > 2000 && written < 3000, "{written} pages were taken");
     assert!(w.engine.map(PAGE_BYTES, 1, PROT_RW, Kind::Map).is_err());
+    // What only moves is not new, there and back; what grows is.
+    let (len, gap) = (64 * PAGE_BYTES, w.addr(start + 3008));
+    let moved = |from, to, new_len| w.engine.remap(from, len, new_len, Place::At(to), false);
+    assert!(matches!(moved(addr, gap, 2 * len), Err(Refused::Full)));
+    assert_eq!((moved(addr, gap, len).unwrap(), moved(gap, addr, len).unwrap()), (gap, addr));
     (start..start + written).for_each(|p| w.check(p, 0));
     w.validate(0);
     w.unmap();
