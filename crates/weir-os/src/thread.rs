@@ -41,6 +41,24 @@ pub fn now_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
+/// Processor time of the calling thread, ns. A system call.
+#[inline]
+pub fn cpu_ns() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Processor time of all threads of the process, ended ones too, ns. A system call.
+pub fn process_cpu_ns() -> u64 {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the live timespec.
+    let _ = unsafe { syscall(libc::SYS_clock_gettime, [id as usize, &raw mut ts as usize, 0, 0, 0, 0]) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
 /// Gives up the processor.
 pub fn yield_now() {
     // SAFETY: no arguments.

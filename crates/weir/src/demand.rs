@@ -102,6 +102,11 @@ impl Demand {
         self.is_busy() && !self.wants_credit()
     }
 
+    /// Threads that faulted in the last epoch, of up to 64.
+    pub fn faulters(&self) -> u32 {
+        self.faulters.load(Ordering::Relaxed)
+    }
+
     /// Whether as many threads fault as there are processors.
     fn is_busy(&self) -> bool {
         self.faulters.load(Ordering::Relaxed) >= self.processors

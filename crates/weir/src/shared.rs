@@ -3,6 +3,7 @@
 
 pub mod copies;
 pub mod policy;
+pub mod share;
 pub mod swapping;
 
 use crate::config::Codec as CodecSetting;
@@ -16,6 +17,7 @@ use crate::limits::{
     GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE,
     STAGED_SHARE, STORE_PER_HOLD,
 };
+use crate::meter::Meter;
 use crate::page::BlockId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
@@ -60,6 +62,9 @@ impl Geometry {
     }
 }
 
+/// Windows that a pool may own if its largest share allows: compaction wants two of them vacant.
+const POOL_WINDOWS_MIN: u32 = 6;
+
 /// Bytes of a block's row.
 const ROW_BYTES: i64 = 64;
 
@@ -90,6 +95,10 @@ pub struct Core<P: Pager> {
     pub codec: CodecSetting,
     budget_bytes: u64,
     pool_max_percent: u32,
+    /// Windows that the pool may own, if its largest share allows them.
+    pool_share: AtomicU32,
+    /// Since the last look at its share, pages had no other place than the pool.
+    pool_needed: AtomicBool,
     metadata_bytes: AtomicU64,
     /// Positive while kept copies are mostly found unchanged.
     keep_score: AtomicI32,
@@ -105,6 +114,8 @@ pub struct Core<P: Pager> {
     pub demand: Demand,
     /// Whether bringing pages by nearness pays.
     pub trials: Trials,
+    /// The program's own processor time.
+    pub meter: Meter,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: Line<AtomicU64>,
     /// Pages locked in memory by the program.
@@ -139,6 +150,8 @@ impl<P: Pager> Core<P> {
             codec,
             budget_bytes: g.budget_bytes,
             pool_max_percent: g.pool_max_percent,
+            pool_share: AtomicU32::new(share::ALL),
+            pool_needed: AtomicBool::new(false),
             metadata_bytes: AtomicU64::new(0),
             keep_score: AtomicI32::new(0),
             kept: Line::default(),
@@ -147,6 +160,7 @@ impl<P: Pager> Core<P> {
             store_batch: STORE_PER_HOLD,
             demand: Demand::default(),
             trials: Trials::default(),
+            meter: Meter::default(),
             progress: Line::default(),
             pinned: AtomicU64::new(0),
             kick: AtomicU32::new(0),
@@ -178,17 +192,42 @@ impl<P: Pager> Core<P> {
     fn apply_limits(&self) {
         let mut metadata = self.metadata_bytes.load(Ordering::SeqCst);
         loop {
+            let share = self.pool_share.load(Ordering::SeqCst);
             let spent = FIXED_OVERHEAD_BYTES + METADATA_AHEAD_BYTES + metadata;
             let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
             self.frames.set_limit(frames);
-            self.pool.set_limit(frames / BLOCK_PAGES * self.pool_max_percent / 100);
-            // Somebody else may have charged meanwhile, and set his lower limit before ours.
+            let most = self.pool_most();
+            self.pool.set_limit(most.min(share.max(POOL_WINDOWS_MIN)));
+            // Somebody else may have charged meanwhile, or changed the share, and set his limit before ours.
             let now = self.metadata_bytes.load(Ordering::SeqCst);
-            if now == metadata {
+            if now == metadata && self.pool_share.load(Ordering::SeqCst) == share {
                 return;
             }
             metadata = now;
         }
+    }
+
+    /// Most windows that the pool may ever own.
+    pub fn pool_most(&self) -> u32 {
+        self.frames.limit() / BLOCK_PAGES * self.pool_max_percent / 100
+    }
+
+    /// From now on the pool may own so many windows, if its largest share allows them; or [`share::ALL`].
+    pub fn share_pool(&self, windows: u32) {
+        if self.pool_share.swap(windows, Ordering::SeqCst) != windows {
+            self.apply_limits();
+        }
+    }
+
+    /// Pages have no other place than the pool for now: it may have all it ever may.
+    pub fn need_pool(&self) {
+        self.pool_needed.store(true, Ordering::SeqCst);
+        self.share_pool(share::ALL);
+    }
+
+    /// Whether that was so since the last call.
+    pub fn take_pool_needed(&self) -> bool {
+        self.pool_needed.swap(false, Ordering::SeqCst)
     }
 
     /// Metadata has grown: as many frames go back to the kernel, if they are free. If they are not, they go with the next
@@ -398,6 +437,8 @@ impl<P: Pager> Core<P> {
         s.resident_bytes_peak.fetch_max(held, Ordering::Relaxed);
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         s.pool_bytes.store(pool, Ordering::Relaxed);
+        let most = u64::from(self.pool.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
+        s.pool_limit_bytes.store(most, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
         s.moves_untold.store(self.pager.untold(), Ordering::Relaxed);
         let (waits, ns) = sync::waits();

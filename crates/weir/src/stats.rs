@@ -208,6 +208,19 @@ counters! {
         resident_bytes_peak "weir_peak_resident_bytes",
         /// RAM under pool windows.
         pool_bytes "weir_pool_bytes",
+        /// RAM that may be under pool windows now.
+        pool_limit_bytes "weir_pool_limit_bytes",
+        /// Times that the adaptive policy tried another share of the RAM for the pool, or the other zeal of nearness.
+        share_trials "weir_share_trials",
+        /// And kept it.
+        share_kept "weir_share_kept",
+        /// Zeal of nearness in force now: 0 frugal, 1 eager.
+        nearness_zeal "weir_nearness_zeal",
+        /// Time that the program's threads had for themselves, between their faults, as the adaptive policy sees it: in inline mode, with a
+        /// swap file.
+        program_ns "weir_program_ns",
+        /// The kernel's part of a fault as seen now, which is not in it, ns.
+        fault_floor_ns "weir_fault_floor_ns",
         /// Frames that could not be installed.
         errors_fill "weir_errors_fill",
         /// Error number of the last failure to install.

@@ -12,7 +12,7 @@
 use crate::page::BlockId;
 use crate::page::state::State;
 use crate::sync::Ordering;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 use weir_os::shards::Line;
 
 /// One block in so many is held for a trial, while bringing does not pay or nothing is known.
@@ -35,19 +35,49 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Pages that must come anyway for each time, about half of what would be brought: a page that comes along costs a quarter to a third of a
-    /// fault where a processor is idle, but about one where all are busy making room; and it takes the frame of another.
-    const fn worth(self) -> u32 {
+    /// Pages that must come anyway for each time.
+    ///
+    /// From the pool about half of what would be brought: a page that comes along costs a quarter to a third of a
+    /// fault where a processor is idle, but about one where all are busy making room; and it takes the frame of another. From
+    /// the swap file the fault that is saved costs a read, so fewer would do where the memory is used evenly ([`Zeal::Eager`]). But where some of
+    /// it is wanted again and again and almost fits, the frames that are taken decide whether it does, and what comes back for that
+    /// looks as if it had to be brought.
+    const fn worth(self, source: State, zeal: Zeal) -> u32 {
+        match (self, source, zeal) {
+            (Reach::Part, State::Swapped, Zeal::Frugal) => 12,
+            (Reach::Block, State::Swapped, Zeal::Frugal) => 48,
+            (Reach::Part, ..) => 8,
+            (Reach::Block, ..) => 24,
+        }
+    }
+}
+
+/// How much must be wanted before more is brought from the swap file. `shared/share.rs` says when which.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Zeal {
+    /// Most of it.
+    #[default]
+    Frugal,
+    /// Half of it.
+    Eager,
+}
+
+impl Zeal {
+    /// The other one.
+    pub fn other(self) -> Zeal {
         match self {
-            Reach::Part => 8,
-            Reach::Block => 24,
+            Zeal::Frugal => Zeal::Eager,
+            Zeal::Eager => Zeal::Frugal,
         }
     }
 }
 
 /// The trials.
 #[derive(Debug, Default)]
-pub struct Trials([[Line<Trial>; 2]; 2]);
+pub struct Trials {
+    of: [[Line<Trial>; 2]; 2],
+    eager: Line<AtomicBool>,
+}
 
 /// In a line of its own: faults in held blocks write to it, one in [`HELD_ONE_IN`] of those close together, or fewer.
 #[derive(Debug, Default)]
@@ -56,8 +86,33 @@ struct Trial {
     begun: AtomicU32,
     /// Pages that came there after that.
     pages: AtomicU32,
-    /// The number of verdicts, and in the lowest bit the last one: 1, it does not pay.
+    /// [`Verdict`].
     verdict: AtomicU32,
+}
+
+/// What held blocks showed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Verdict {
+    /// How many there were. None yet: bringing pays.
+    number: u32,
+    /// Pages that came for each time, of the last.
+    mean: u32,
+}
+
+impl Verdict {
+    const MEAN_BITS: u32 = 8;
+
+    fn decode(word: u32) -> Verdict {
+        Verdict { number: word >> Self::MEAN_BITS, mean: word & ((1 << Self::MEAN_BITS) - 1) }
+    }
+
+    fn encode(self) -> u32 {
+        self.number << Self::MEAN_BITS | self.mean.min((1 << Self::MEAN_BITS) - 1)
+    }
+
+    fn pays(self, worth: u32) -> bool {
+        self.number == 0 || self.mean >= worth
+    }
 }
 
 /// Whether pages are brought.
@@ -74,10 +129,11 @@ pub enum Held {
 impl Trials {
     /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
     pub fn ask(&self, reach: Reach, source: State, block: BlockId, now: u64) -> Held {
-        let verdict = self.of(reach, source).verdict.load(Ordering::Relaxed);
-        match (is_held(block, reach, verdict, now), verdict & 1) {
+        let verdict = Verdict::decode(self.of(reach, source).verdict.load(Ordering::Relaxed));
+        let pays = verdict.pays(reach.worth(source, self.zeal()));
+        match (is_held(block, reach, (verdict.number, pays), now), pays) {
             (true, _) => Held::ForTrial,
-            (_, 1) => Held::ByVerdict,
+            (_, false) => Held::ByVerdict,
             _ => Held::No,
         }
     }
@@ -90,22 +146,46 @@ impl Trials {
         } else if trial.begun.fetch_add(1, Ordering::Relaxed) == WINDOW {
             // The visits before this one are over, or almost. Other threads may count meanwhile: a count more or less changes
             // no verdict that means anything.
-            let pays = trial.pages.swap(0, Ordering::Relaxed) >= reach.worth() * WINDOW;
-            let verdicts = (trial.verdict.load(Ordering::Relaxed) >> 1).wrapping_add(1);
-            trial.verdict.store(verdicts << 1 | u32::from(!pays), Ordering::Relaxed);
+            let mean = trial.pages.swap(0, Ordering::Relaxed) / WINDOW;
+            let before = Verdict::decode(trial.verdict.load(Ordering::Relaxed));
+            let verdict = Verdict { number: before.number.wrapping_add(1).max(1), mean };
+            trial.verdict.store(verdict.encode(), Ordering::Relaxed);
             trial.begun.store(0, Ordering::Relaxed);
         }
     }
 
+    /// How much must be wanted from now on.
+    pub fn set_zeal(&self, zeal: Zeal) {
+        if self.zeal() != zeal {
+            self.eager.store(zeal == Zeal::Eager, Ordering::Relaxed);
+        }
+    }
+
+    /// How much must be wanted.
+    #[inline]
+    pub fn zeal(&self) -> Zeal {
+        if self.eager.load(Ordering::Relaxed) { Zeal::Eager } else { Zeal::Frugal }
+    }
+
+    /// Whether it makes a difference: more is wanted than the eager need, and less than the frugal do.
+    pub fn zeal_matters(&self) -> bool {
+        [Reach::Part, Reach::Block].into_iter().any(|reach| {
+            let verdict = Verdict::decode(self.of(reach, State::Swapped).verdict.load(Ordering::Relaxed));
+            let pays = |zeal| verdict.pays(reach.worth(State::Swapped, zeal));
+            pays(Zeal::Eager) && !pays(Zeal::Frugal)
+        })
+    }
+
     fn of(&self, reach: Reach, source: State) -> &Trial {
-        &self.0[reach as usize][usize::from(source == State::Swapped)]
+        &self.of[reach as usize][usize::from(source == State::Swapped)]
     }
 }
 
-/// Which blocks are held changes with each verdict, so that none pays for all, and with the reach.
-fn is_held(block: BlockId, reach: Reach, verdict: u32, now: u64) -> bool {
-    let one_in = if verdict > 1 && verdict & 1 == 0 { HELD_ONE_IN_IF_PAYS } else { HELD_ONE_IN };
-    let when = (verdict << 1 | reach as u32).wrapping_mul(0x85eb_ca6b);
+/// Which blocks are held changes with each verdict, so that none pays for all, and with the reach. `verdict`: its number, and
+/// whether it pays.
+fn is_held(block: BlockId, reach: Reach, (number, pays): (u32, bool), now: u64) -> bool {
+    let one_in = if number > 0 && pays { HELD_ONE_IN_IF_PAYS } else { HELD_ONE_IN };
+    let when = (number << 2 | u32::from(!pays) << 1 | reach as u32).wrapping_mul(0x85eb_ca6b);
     let hold = ((now >> HOLD_SHIFT) as u32).wrapping_mul(0xc2b2_ae35);
     let mixed = (block.0 ^ when ^ hold).wrapping_mul(0x9e37_79b1);
     mixed >> (u32::BITS - one_in.ilog2()) == 0
@@ -120,14 +200,16 @@ pub mod tests {
     use super::State::{Pooled, Swapped};
     use super::*;
 
+    const FIRST: (u32, bool) = (0, true);
+
     /// A block that no trial holds at first.
     pub fn free_block() -> BlockId {
-        (0..).map(BlockId).find(|b| !is_held(*b, Part, 0, 0) && !is_held(*b, Block, 0, 0)).unwrap()
+        (0..).map(BlockId).find(|b| !is_held(*b, Part, FIRST, 0) && !is_held(*b, Block, FIRST, 0)).unwrap()
     }
 
     /// A block that is held for this trial alone at first.
     pub fn held_block(hold: Reach) -> BlockId {
-        let held = |b: &BlockId, reach| is_held(*b, reach, 0, 0) == (reach == hold);
+        let held = |b: &BlockId, reach| is_held(*b, reach, FIRST, 0) == (reach == hold);
         (0..).map(BlockId).find(|b| held(b, Part) && held(b, Block)).unwrap()
     }
 
@@ -150,23 +232,30 @@ pub mod tests {
 
     #[test]
     fn a_few_blocks_are_held_and_others_after_each_verdict_and_for_the_other_reach() {
-        let held = |reach, verdict| (0..16_000).filter(move |b| is_held(BlockId(*b), reach, verdict, 0));
-        for (verdict, least, most) in
-            [(0, 900, 1100), (3, 900, 1100), (77, 900, 1100), (2, 200, 300), (76, 200, 300)]
-        {
+        let held = |reach, verdict: (u32, bool)| {
+            (0..16_000).filter(move |b| is_held(BlockId(*b), reach, verdict, 0))
+        };
+        for (verdict, least, most) in [
+            (FIRST, 900, 1100),
+            ((1, false), 900, 1100),
+            ((38, false), 900, 1100),
+            ((1, true), 200, 300),
+            ((38, true), 200, 300),
+        ] {
             let n = held(Part, verdict).count();
-            assert!((least..most).contains(&n), "{verdict}: {n}");
+            assert!((least..most).contains(&n), "{verdict:?}: {n}");
         }
-        let both = |reach, verdict| held(Part, 0).filter(|b| is_held(BlockId(*b), reach, verdict, 0)).count();
-        assert!(both(Part, 3) < 200 && both(Block, 0) < 200);
-        let later = |b: &u32| is_held(BlockId(*b), Part, 0, 1 << HOLD_SHIFT);
-        assert!(held(Part, 0).filter(later).count() < 200 && (0..16_000).any(|b| later(&b)));
+        let both =
+            |reach, verdict| held(Part, FIRST).filter(|b| is_held(BlockId(*b), reach, verdict, 0)).count();
+        assert!(both(Part, (1, false)) < 200 && both(Block, FIRST) < 200);
+        let later = |b: &u32| is_held(BlockId(*b), Part, FIRST, 1 << HOLD_SHIFT);
+        assert!(held(Part, FIRST).filter(later).count() < 200 && (0..16_000).any(|b| later(&b)));
     }
 
     #[test]
     fn where_little_is_saved_bringing_ends_and_where_much_is_it_begins_again() {
         for reach in [Part, Block] {
-            let (few, many) = (reach.worth() - 2, reach.worth() + 2);
+            let (few, many) = (reach.worth(Pooled, Zeal::Frugal) - 2, reach.worth(Pooled, Zeal::Frugal) + 2);
             let trials = Trials::default();
             let (brought, tried) = visit(&trials, reach, 0..4000, few);
             assert!(brought < 800 && tried > 200, "it ends after some 256 visits: {brought} {tried}");
@@ -181,13 +270,40 @@ pub mod tests {
     }
 
     #[test]
+    fn from_the_swap_file_most_must_be_wanted_or_half_where_zeal_says_so() {
+        for reach in [Part, Block] {
+            let (eager, frugal) = (reach.worth(Swapped, Zeal::Eager), reach.worth(Swapped, Zeal::Frugal));
+            for (pages, bring) in [
+                (eager - 1, [false, false]),
+                (eager, [false, true]),
+                (frugal - 1, [false, true]),
+                (frugal, [true, true]),
+            ] {
+                let trials = Trials::default();
+                assert!(!trials.zeal_matters());
+                for _ in 0..=WINDOW {
+                    (0..=pages).for_each(|n| trials.note(reach, Swapped, n == 0, 1));
+                }
+                let brought = |zeal| {
+                    trials.set_zeal(zeal);
+                    assert_eq!(trials.zeal(), zeal);
+                    let asked = (0..1000).map(|b| trials.ask(reach, Swapped, BlockId(b), 0));
+                    asked.filter(|held| *held == Held::No).count() > 900
+                };
+                assert_eq!([Zeal::Frugal, Zeal::Eager].map(brought), bring, "{reach:?} {pages}");
+                assert_eq!(trials.zeal_matters(), bring[0] != bring[1]);
+            }
+        }
+    }
+
+    #[test]
     fn pages_from_the_swap_file_have_trials_of_their_own() {
         let trials = Trials::default();
         visit(&trials, Block, 0..4000, 0);
         let not_held = |reach, source| {
             (0..100).filter(|b| trials.ask(reach, source, BlockId(*b), 0) == Held::No).count()
         };
-        let free = |reach| (0..100).filter(|b| !is_held(BlockId(*b), reach, 0, 0)).count();
+        let free = |reach| (0..100).filter(|b| !is_held(BlockId(*b), reach, FIRST, 0)).count();
         assert_eq!(not_held(Block, Pooled), 0);
         assert_eq!([not_held(Block, Swapped), not_held(Part, Pooled)], [free(Block), free(Part)]);
     }

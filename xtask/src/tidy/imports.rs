@@ -16,6 +16,7 @@ const HEIGHTS: &[(&str, u8)] = &[
     ("frames", 3),
     ("page", PAGE),
     ("demand", PAGE),
+    ("meter", PAGE),
     ("trials", 3),
     ("limits", 1),
     ("sync", 1),

@@ -30,6 +30,8 @@ pub struct Area {
     id: AtomicU64,
     /// When it last let other faulting threads run, ns.
     pub turn: AtomicU64,
+    /// When its last fault ended, ns.
+    pub left: AtomicU64,
     /// While it waits in a call that libc's wrapped functions made: the cancellation type that the program had set, plus 1.
     pub cancel_type: AtomicU64,
     /// The stack pointer of that call.
@@ -43,7 +45,7 @@ const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// Bytes of [`Area::buffer`]: a `ucontext_t`.
 pub const BUFFER_BYTES: usize = 968;
 /// As the assembly below has it.
-const AREA_BYTES: usize = 1352;
+const AREA_BYTES: usize = 1360;
 
 /// The process whose threads the areas describe: a child of `vfork` shares its parent's memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);

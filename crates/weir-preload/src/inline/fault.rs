@@ -16,10 +16,11 @@ pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         unsafe { ((*info).si_code, (*info).si_addr() as usize, Context::new(raw)) };
     if code == BUS_ADRERR
         && let Some(e) = state::owner(addr)
-        && e.fault_in_thread(addr) == Verdict::Retry
+        && let area = Area::current()
+        && e.fault_in_thread(addr, &area.left) == Verdict::Retry
     {
         stacks::tend(e, &mut context);
-        e.take_turns(&Area::current().turn);
+        e.take_turns(&area.turn, &area.left);
         return;
     }
     deliver::deliver(number, info, &mut context);

@@ -128,16 +128,17 @@ pub enum Verdict {
 impl Engine<KernelPager> {
     /// Resolves the fault of the calling thread at `addr`, which lies in the managed space. Signals
     /// are blocked. A page whose record is damaged is poisoned: trying again then raises a SIGBUS
-    /// that is the program's.
-    pub fn fault_in_thread(&self, addr: usize) -> Verdict {
+    /// that is the program's. `left` is the thread's own: when its last fault ended, 0 at first.
+    pub fn fault_in_thread(&self, addr: usize, left: &AtomicU64) -> Verdict {
         let page = PageId(self.page_of(addr));
         let mut verdict = Verdict::Retry;
         self.at_desk(|desk, bench| {
             let start = thread::now_ns();
-            let before = self.core.stats.faults().next();
-            self.core.demand.note_faulter(thread::id(), before);
+            self.core.meter.enter(left, start);
+            let (me, before) = (thread::id(), self.core.stats.faults().next());
+            self.core.demand.note_faulter(me, before);
             self.begin_serving(desk, page, start);
-            let settled = self.resolve_or_reclaim(bench, page, (thread::id() >> 12) as u32);
+            let settled = self.resolve_or_reclaim(bench, page, (me >> 12) as u32);
             self.end_serving(desk);
             if settled.foreign {
                 if self.is_foreign(page) {
@@ -150,15 +151,17 @@ impl Engine<KernelPager> {
                 self.inline.streams.post(a);
             }
             self.keep_room(bench);
-            self.core.stats.record_fault(thread::now_ns() - start);
+            let end = thread::now_ns();
+            self.core.stats.record_fault(end - start);
+            left.store(end, Ordering::Relaxed);
         });
         verdict
     }
 
     /// Where more threads fault than there are processors, one that has run for [`TURN_NS`] lets the others run: the scheduler takes a
     /// processor away at its timer's ticks only, and whoever waits for all the others waits for as many ticks. `since` is the
-    /// thread's own: when it last did, 0 at first.
-    pub fn take_turns(&self, since: &AtomicU64) {
+    /// thread's own: when it last did, 0 at first; `left` as in [`Engine::fault_in_thread`].
+    pub fn take_turns(&self, since: &AtomicU64, left: &AtomicU64) {
         const NEVER: u64 = u64::MAX;
         if !self.core.demand.queued() {
             return;
@@ -173,7 +176,9 @@ impl Engine<KernelPager> {
         }
         self.core.stats.turns().add(1);
         thread::yield_now();
-        since.store(thread::now_ns(), Ordering::Relaxed);
+        let now = thread::now_ns();
+        since.store(now, Ordering::Relaxed);
+        left.store(now, Ordering::Relaxed);
     }
 
     /// While it lives no fork begins; the thread that forks is let in. Signals are blocked.

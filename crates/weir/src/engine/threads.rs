@@ -11,7 +11,7 @@ use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::State;
 use crate::reclaim::compress::Bench;
-use crate::reclaim::{self, Effort, room, through, writeback};
+use crate::reclaim::{self, Effort, room, share, through, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -27,6 +27,12 @@ const IDLE_NS: u64 = 50_000_000;
 /// Longest stretch of compaction between other chores, and how many times as long it rests afterwards.
 const COMPACT_NS_MAX: u64 = 1_000_000;
 const COMPACT_REST: u64 = 19;
+/// Batches that the background thread writes in one turn because the pool's share fell.
+const SHRINK_BATCHES: u32 = 4;
+/// The same as [`COMPACT_REST`] while the pool is to give windows back.
+const SHRINK_REST: u64 = 4;
+/// A fault that finds no frame for so long lets the pool have all that it may ever have.
+const POOL_NEEDED_MS: u64 = FRUITLESS_MS_MAX / 6;
 /// Time between two calls that give blocks of the swap file back to the file system.
 const TRIM_NS: u64 = 1_000_000_000;
 /// Batches written through in one turn of the background thread.
@@ -238,6 +244,8 @@ impl Engine<KernelPager> {
                 }
                 let batch = reclaim::run_once(&self.core, bench, BACKGROUND_BATCH, Effort::Background);
                 freed += batch.freed;
+                // Also while it is never done.
+                share::choose(&self.core, thread::now_ns());
                 if batch.freed == 0 {
                     break;
                 }
@@ -278,11 +286,23 @@ impl Engine<KernelPager> {
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
         }
+        self.shrink_pool();
         self.tidy_up_pool();
         self.tidy_up_swap();
         through::choose(&self.core, thread::now_ns());
+        share::choose(&self.core, thread::now_ns());
         self.core.publish();
         self.watch();
+    }
+
+    /// A pool whose share fell writes its coldest pages, for a small share of the time.
+    fn shrink_pool(&self) {
+        for _ in 0..SHRINK_BATCHES {
+            if !self.core.pool.is_over() || self.core.kick.load(Ordering::Relaxed) != 0 {
+                return;
+            }
+            writeback::Out::new(&self.core).relieve_pool(&self.core);
+        }
     }
 
     /// Moves records together while much of the pool is empty, for a small share of the time.
@@ -295,7 +315,8 @@ impl Engine<KernelPager> {
         while now - start < COMPACT_NS_MAX && room::compact(&self.core) > 0 && self.core.pool.is_sparse() {
             now = thread::now_ns();
         }
-        self.compact_after_ns.store(now + (now - start) * COMPACT_REST, Ordering::Relaxed);
+        let rest = if self.core.pool.is_over() { SHRINK_REST } else { COMPACT_REST };
+        self.compact_after_ns.store(now + (now - start) * rest, Ordering::Relaxed);
     }
 
     /// Room in the swap file; and what is to be said about it.
@@ -364,7 +385,11 @@ impl Patience {
         // Nobody wakes this word: it is a pause that needs no libc.
         let pause = core::sync::atomic::AtomicU32::new(0);
         let _ = thread::futex_wait(&pause, 0, Some(FRUITLESS_PAUSE_NS));
-        now - self.since_ns > FRUITLESS_MS_MAX * 1_000_000
+        let waited = now - self.since_ns;
+        if waited > POOL_NEEDED_MS * 1_000_000 {
+            core.need_pool(); // the swap file may be stuck
+        }
+        waited > FRUITLESS_MS_MAX * 1_000_000
     }
 }
 

@@ -9,6 +9,7 @@ pub mod discard;
 mod held;
 pub mod lift;
 pub mod room;
+pub mod share;
 pub mod store;
 mod tally;
 pub mod through;
@@ -61,7 +62,10 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
         Effort::Own => core.staged_mark().max(want).min(core.staged.pages() + 2 * want),
         Effort::Direct => want,
     };
-    let mut out = if effort == Effort::Background { Out::new(core) } else { Out::for_fault(core) };
+    let mut out = match effort {
+        Effort::Background => Out::new(core),
+        Effort::Own | Effort::Direct => Out::for_fault(core, effort == Effort::Direct),
+    };
     out.relieve_pool(core);
     for _ in 0..TRIES {
         // A batch for the swap file that has begun is filled up.

@@ -78,6 +78,8 @@ pub struct Out<'a, P: Pager> {
     /// Blocks whose windows are the batch's to end: [`Out::take_over`].
     owned: [BlockId; PAGES],
     owns: usize,
+    /// A fault waits for a frame.
+    in_fault: bool,
     /// Frames freed by pages that were written.
     pub freed: u32,
 }
@@ -97,14 +99,16 @@ impl<'a, P: Pager> Out<'a, P> {
             no_room: false,
             owned: [BlockId(0); PAGES],
             owns: 0,
+            in_fault: false,
             freed: 0,
         }
     }
 
-    /// As `new`, for a thread that waits for its own frame: it fills up no batch with more than a block of staged pages.
-    pub fn for_fault(core: &'a Core<P>) -> Out<'a, P> {
+    /// As `new`, for a thread of the program: it fills up no batch with more than a block of staged pages. `waits`: for its own
+    /// frame.
+    pub fn for_fault(core: &'a Core<P>, waits: bool) -> Out<'a, P> {
         let all = Self::new(core);
-        Out { staged_most: all.staged_most.min(BLOCK_PAGES), ..all }
+        Out { staged_most: all.staged_most.min(BLOCK_PAGES), in_fault: waits, ..all }
     }
 
     /// As `new`, for pool pages alone; `kind` says what becomes of them.
@@ -213,7 +217,7 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Writes what there is. Under no lock.
     pub fn finish(&mut self, core: &Core<P>) {
         // Cold pages go along with those for which the pool had no room, and as many again make room for the next.
-        let relieves = (self.no_room || core.pool.is_tight(VACANT)) && !evict_some(core);
+        let relieves = (self.no_room || self.is_tight(core)) && !evict_some(core);
         for _ in 0..if relieves { 2 } else { 1 } {
             if relieves {
                 self.fill_from_pool(core);
@@ -225,11 +229,15 @@ impl<'a, P: Pager> Out<'a, P> {
 
     /// Makes room in a pool that has its share and is almost full: by what costs nothing, if there is any.
     pub fn relieve_pool(&mut self, core: &Core<P>) {
-        let tight = || core.pool.is_tight(VACANT);
-        if tight() && !evict_some(core) && tight() && self.usable() {
+        if self.is_tight(core) && !evict_some(core) && self.is_tight(core) && self.usable() {
             self.fill_from_pool(core);
             self.flush(core);
         }
+    }
+
+    /// Whether the pool needs room. No fault that waits pays for a share that fell.
+    fn is_tight(&self, core: &Core<P>) -> bool {
+        core.pool.is_tight(VACANT) && !(self.in_fault && core.pool.is_over())
     }
 
     /// Fills the batch with the coldest pages of the pool that are not in the file.
@@ -385,9 +393,15 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, ki
 /// Nothing was written: the pages stay what they are.
 fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, kind: Kind, e: SwapError) {
     match (e, kind) {
-        (SwapError::Full, Kind::Back) => s.set_full(),
+        (SwapError::Full, Kind::Back) => {
+            s.set_full();
+            core.need_pool();
+        }
         (SwapError::Full, Kind::Through) => s.set_cramped(true),
-        _ => s.set_broken(),
+        _ => {
+            s.set_broken();
+            core.need_pool();
+        }
     }
     for page in press.writer.pages() {
         let _guard = core.table.block(page.block()).lock();

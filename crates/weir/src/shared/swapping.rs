@@ -6,8 +6,10 @@
 //! tried while a block is locked.
 
 use super::policy::Chooser;
+use super::share::Chooser as ShareChooser;
 use crate::config::Policy;
 use crate::door::BlockIo;
+use crate::meter::Reading;
 use crate::page::SlotId;
 use crate::page::cold::ColdQueue;
 use crate::stats;
@@ -43,6 +45,19 @@ const SLOT_BYTES: u64 = 26;
 const OVERHEAD_BYTES: u64 = 1 << 20;
 /// Longest wait for a read of somebody else before looking again.
 const WAIT_NS: u64 = 10_000_000;
+
+/// The last look at the program's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Readings {
+    /// When, ns.
+    pub at_ns: u64,
+    /// What was read.
+    pub sums: Reading,
+    /// Processor time of the process, but for the background thread's, ns.
+    pub cpu_ns: u64,
+    /// The kernel's part of a fault, ns.
+    pub floor_ns: u64,
+}
 
 /// Where one thread reads.
 #[derive(Debug)]
@@ -93,6 +108,8 @@ pub struct Swapping<D: BlockIo> {
     pub io_ns: PlainU64,
     /// What the adaptive policy goes by.
     pub chooser: Mutex<Chooser>,
+    /// What its share of the RAM goes by.
+    pub share: Mutex<(ShareChooser, Readings)>,
     /// The last write found no room. Cleared when there is some.
     full: AtomicBool,
     /// A second copy found no room, although free clusters are counted: the disk is full. Forgotten now and then.
@@ -139,6 +156,7 @@ impl<D: BlockIo> Swapping<D> {
             through: AtomicBool::new(policy == Policy::Writethrough),
             io_ns: PlainU64::new(0),
             chooser: Mutex::default(),
+            share: Mutex::default(),
             full: AtomicBool::new(false),
             cramped: AtomicBool::new(false),
             said: AtomicBool::new(false),

@@ -311,11 +311,16 @@ impl Pool {
         Ok(with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| f(codec, src)))
     }
 
-    /// Whether it has its whole share of windows, and less than one part in `share` of them holds no record.
+    /// Whether it has its whole share of windows, or more, and its records leave less than one part in `share` of that share.
     pub fn is_tight(&self, share: u64) -> bool {
-        let owned = u64::from(self.owned()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
-        let vacant = owned.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
-        self.owned() >= self.limit() && vacant < owned / share
+        let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
+        let vacant = limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
+        self.owned() >= self.limit() && vacant < limit / share
+    }
+
+    /// Whether it owns more windows than it may: its share fell.
+    pub fn is_over(&self) -> bool {
+        self.owned() > self.limit()
     }
 
     /// Whether more than one part in `share` of the memory that it may own holds no record.
@@ -420,7 +425,8 @@ impl Pool {
         let window = u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         let owned = u64::from(self.owned()) * window;
         let vacant = owned.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
-        vacant > owned / 24 && vacant > 2 * window
+        let few = if self.is_over() { window } else { 2 * window };
+        vacant > owned / 24 && vacant > few
     }
 
     /// Starts emptying a sparse span: at most three quarters full, with room for its records in

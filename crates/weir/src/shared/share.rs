@@ -1,0 +1,426 @@
+//! How much of the RAM the pool may have, and how much faults close together may bring from the swap file: a pure function of what was
+//! measured, by trial.
+//!
+//! Frames save faults, a pool saves reads, and nothing about a page that comes back tells which of the two there should be more of
+//! (`docs/decisions/0030`). Nor do the pages that a block would want anyway tell whether the rest of it pushes out what is wanted more. So
+//! another way is tried now and then, and kept if the program's threads then have more time for themselves: between their faults
+//! ([`crate::meter`]). That is what memory is there to give.
+//!
+//! A share is halved or doubled, or changed by an eighth of the RAM where that is less: a trial that is in vain must not cost much. A trial: the
+//! share changes, the pool comes to what it may own, and the last [`PERIODS`] periods are compared with as many before it, less the kernel's part of the faults, the same for both.
+//!
+//! | what | when |
+//! | - | - |
+//! | no trial | fewer than [`FAULTS_MIN`] faults a second, or the program's time went up and down by more than its mean |
+//! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
+//! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters; else, and after that, another share |
+//! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
+//! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
+//! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
+//! | called off | the number of faulting threads changed: it is not the same program any more |
+//! | rest after a trial in vain | as long as it took, twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
+//!
+//! While the swap file takes nothing the pool may have all.
+
+use crate::trials::Zeal;
+
+/// Shortest time between two looks, ns.
+pub const PERIOD_NS: u64 = 100_000_000;
+/// Periods that are compared.
+pub const PERIODS: usize = 4;
+/// The smallest share is the largest halved so many times.
+const HALVINGS: u32 = 3;
+/// No step is more than this part of the RAM.
+const STEP_PART: u32 = 8;
+/// One as far as it goes is for pools of no more than this part of it.
+const FAR_PART: u32 = 4;
+/// Periods for which it is remembered that zeal made a difference: what is wanted of a few blocks goes up and down.
+const ZEAL_PERIODS: u32 = 50;
+/// The largest share: all that the pool may ever have.
+pub const ALL: u32 = u32::MAX;
+/// Faults a second that make a trial worth while: some percent of one processor.
+pub const FAULTS_MIN: u64 = 3000;
+/// Fewer in a period say nothing about the time between them.
+const GAPS_MIN: u64 = 20;
+/// What a trial must gain.
+pub const GAIN_PERCENT: u64 = 8;
+/// Of the time before: less will not become more.
+pub const HOPELESS_PERCENT: u64 = 70;
+/// Of the processor time before, when faults have all but ended.
+const BUSY_PERCENT: u64 = 90;
+/// Faulting for so long comes before the first trial.
+pub const FIRST_NS: u64 = 3_000_000_000;
+/// Rest after a program's first trial if it is in vain, in times that it took, as a power of two.
+const RESTS_SHIFT: u32 = 2;
+/// As above.
+pub const RESTS: u64 = 1 << RESTS_SHIFT;
+/// Longest rest.
+pub const REST_NS_MAX: u64 = 240_000_000_000;
+/// After a change, before it is measured.
+pub const SETTLE_NS: u64 = 200_000_000;
+/// Longest wait for a pool that may have more to have it.
+pub const GROW_NS: u64 = 500_000_000;
+/// Longest wait for the pool to come to its share.
+pub const SETTLE_NS_MAX: u64 = 3_000_000_000;
+/// A trial without a result is over after this time.
+pub const TRIAL_NS: u64 = 1_500_000_000;
+/// And while the program's time still grows, after this.
+pub const TRIAL_NS_MAX: u64 = 4_000_000_000;
+
+/// What is seen at the end of a period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The clock, ns.
+    pub now_ns: u64,
+    /// What there was since the last look.
+    pub period: Period,
+    /// The kernel's part of a fault, ns, as known now.
+    pub floor_ns: u64,
+    /// Threads that faulted lately.
+    pub threads: u32,
+    /// Windows that the RAM has.
+    pub ram: u32,
+    /// Those that the pool owns.
+    pub owned: u32,
+    /// Most that it may ever own.
+    pub most: u32,
+    /// Most that it may own now.
+    pub limit: u32,
+    /// The swap file takes pages.
+    pub usable: bool,
+    /// Zeal makes a difference now.
+    pub zeal_matters: bool,
+}
+
+impl Look {
+    fn is_faulting(&self) -> bool {
+        u128::from(self.period.gaps) * 1_000_000_000
+            >= u128::from(FAULTS_MIN) * u128::from(self.period.elapsed_ns)
+    }
+}
+
+/// A stretch of the program's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Period {
+    /// How long it was, ns.
+    pub elapsed_ns: u64,
+    /// Time between faults, of all threads, ns.
+    pub between_ns: u64,
+    /// How many times that was.
+    pub gaps: u64,
+    /// Processor time of the process, ns.
+    pub busy_ns: u64,
+}
+
+impl Period {
+    /// The time that threads had for themselves, in millionths of what passed.
+    fn rate(&self, floor_ns: u64) -> u64 {
+        let own = self.between_ns.saturating_sub(self.gaps * floor_ns);
+        (u128::from(own) * 1_000_000 / u128::from(self.elapsed_ns.max(1))) as u64
+    }
+
+    fn busy(&self) -> u64 {
+        (u128::from(self.busy_ns) * 1_000_000 / u128::from(self.elapsed_ns.max(1))) as u64
+    }
+
+    fn and(&self, other: &Period) -> Period {
+        Period {
+            elapsed_ns: self.elapsed_ns + other.elapsed_ns,
+            between_ns: self.between_ns + other.between_ns,
+            gaps: self.gaps + other.gaps,
+            busy_ns: self.busy_ns + other.busy_ns,
+        }
+    }
+}
+
+/// The last periods, newest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Periods {
+    of: [Period; PERIODS],
+    n: usize,
+}
+
+impl Periods {
+    fn push(&mut self, period: Period) {
+        self.of.rotate_right(1);
+        self.of[0] = period;
+        self.n = (self.n + 1).min(PERIODS);
+    }
+
+    /// All together, if all are there.
+    fn whole(&self) -> Option<Period> {
+        (self.n == PERIODS).then(|| self.of.iter().fold(Period::default(), |sum, p| sum.and(p)))
+    }
+
+    fn rates(&self, floor_ns: u64) -> [u64; PERIODS] {
+        self.of.map(|period| period.rate(floor_ns))
+    }
+
+    /// Whether it was about the same in all.
+    fn are_steady(&self, floor_ns: u64) -> bool {
+        let rates = self.rates(floor_ns);
+        let (least, most) = rates.iter().fold((u64::MAX, 0), |(l, m), r| (l.min(*r), m.max(*r)));
+        self.whole().is_some_and(|whole| most - least <= whole.rate(floor_ns))
+    }
+
+    /// Whether the newer half is more than the older by a twentieth.
+    fn are_rising(&self, floor_ns: u64) -> bool {
+        let rates = self.rates(floor_ns);
+        let (newer, older) = rates.split_at(PERIODS / 2);
+        newer.iter().sum::<u64>() * 20 > older.iter().sum::<u64>() * 21
+    }
+
+    /// Whether each is more than all but one of the others.
+    fn exceed(&self, others: &Periods, floor_ns: u64) -> bool {
+        let mut sorted = others.rates(floor_ns);
+        sorted.sort_unstable();
+        self.rates(floor_ns).iter().all(|rate| *rate > sorted[PERIODS - 2])
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is tried.
+    #[default]
+    Watch,
+    /// The share has changed; the pool comes to it.
+    Settle,
+    /// And what comes of it is seen.
+    Measure,
+}
+
+/// What holds until the next look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Windows that the pool may own, if its largest share allows them; or [`ALL`].
+    pub share: u32,
+    /// How much must be wanted before nearness brings more.
+    pub zeal: Zeal,
+}
+
+impl Default for Choice {
+    fn default() -> Choice {
+        Choice { share: ALL, zeal: Zeal::Frugal }
+    }
+}
+
+/// What a trial is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Zeal,
+    Share,
+}
+
+/// A trial under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Trial {
+    since_ns: u64,
+    kind: Kind,
+    /// What held before.
+    from: Choice,
+    /// Periods before.
+    before: Periods,
+    /// Faulting threads then.
+    threads: u32,
+}
+
+/// How a trial ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Kept,
+    InVain,
+    Hopeless,
+    CalledOff,
+}
+
+/// Trials so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Begun.
+    pub begun: u64,
+    /// And kept.
+    pub kept: u64,
+}
+
+/// Follows the measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chooser {
+    choice: Choice,
+    phase: Phase,
+    /// What the next trial is about, if it can be.
+    kind: Kind,
+    /// Periods for which zeal still counts as making a difference.
+    zeal_matters: u32,
+    periods: Periods,
+    trial: Trial,
+    /// Towards a larger pool.
+    up: bool,
+    /// A small step towards a smaller one was in vain: the next is as far as it goes.
+    far: bool,
+    /// The next rest is the time of the trial, doubled so often.
+    doublings: u32,
+    /// No trial before; 0: the program has not faulted yet.
+    due_ns: u64,
+    /// By what the program is known again: its last steady periods together, and how many threads faulted.
+    known: (Period, u32),
+    /// For the statistics.
+    pub counts: Counts,
+}
+
+impl Chooser {
+    /// What holds from now on.
+    pub fn next(&mut self, look: Look) -> Choice {
+        if !look.usable {
+            *self = Chooser { counts: self.counts, ..Chooser::default() };
+            return self.choice;
+        }
+        self.zeal_matters =
+            if look.zeal_matters { ZEAL_PERIODS } else { self.zeal_matters.saturating_sub(1) };
+        match self.phase {
+            Phase::Watch => self.watch(look),
+            Phase::Settle => self.settle(look),
+            Phase::Measure => self.measure(look),
+        }
+        self.choice
+    }
+
+    fn watch(&mut self, look: Look) {
+        if !look.is_faulting() {
+            self.periods = Periods::default();
+            return;
+        }
+        self.periods.push(look.period);
+        let Some(whole) = self.periods.whole().filter(|_| self.periods.are_steady(look.floor_ns)) else {
+            return;
+        };
+        if self.due_ns == 0 || self.is_another(&whole, look) {
+            self.due_ns = look.now_ns + FIRST_NS;
+            self.doublings = RESTS_SHIFT;
+            (self.far, self.kind) = (false, Kind::Zeal);
+        }
+        self.known = (whole, look.threads);
+        if look.now_ns < self.due_ns {
+            return;
+        }
+        let from = self.choice;
+        let kind = if self.zeal_matters > 0 { self.kind } else { Kind::Share };
+        let to = match kind {
+            Kind::Zeal => Some(Choice { zeal: from.zeal.other(), ..from }),
+            Kind::Share => self.next_step(look).map(|share| Choice { share, ..from }),
+        };
+        let Some(to) = to else {
+            self.kind = Kind::Zeal;
+            return;
+        };
+        let (since_ns, before, threads) = (look.now_ns, self.periods, look.threads);
+        self.trial = Trial { since_ns, kind, from, before, threads };
+        self.choice = to;
+        self.counts.begun += 1;
+        self.phase = Phase::Settle;
+    }
+
+    /// Whether what the program does has changed.
+    fn is_another(&self, whole: &Period, look: Look) -> bool {
+        let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
+        now / 2 > known || now < known / 2 || differ(self.known.1, look.threads)
+    }
+
+    /// What to try next, and remembers which way.
+    fn next_step(&mut self, look: Look) -> Option<u32> {
+        // A share that the pool does not reach changes nothing.
+        let (least, step) = (look.most >> HALVINGS, (look.ram / STEP_PART).max(1));
+        let below = |from: u32| (from / 2).max(from.saturating_sub(step)).max(least);
+        let (mut from, mut smaller) = (look.limit, below(look.limit));
+        while smaller >= look.owned && smaller < from {
+            (from, smaller) = (smaller, below(smaller));
+        }
+        let smaller = (smaller < look.owned && smaller < from).then_some(smaller);
+        let above = (look.limit * 2).min(look.limit + step);
+        let larger =
+            (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
+        self.up = larger.is_some() && (self.up || smaller.is_none());
+        let far = self.far && look.limit.min(look.owned) <= look.ram / FAR_PART;
+        if self.up { larger } else { smaller.map(|near| if far { least } else { near }) }
+    }
+
+    fn settle(&mut self, look: Look) {
+        let passed = look.now_ns.saturating_sub(self.trial.since_ns);
+        let over = look.owned > look.limit;
+        // A larger pool fills as pages go out, if they do.
+        let grows = self.trial.kind == Kind::Share && self.up;
+        let ready = if grows { look.owned == look.limit || passed >= GROW_NS } else { !over };
+        if differ(self.trial.threads, look.threads) {
+            self.end(look, End::CalledOff);
+        } else if passed > SETTLE_NS_MAX && over {
+            self.end(look, End::InVain);
+        } else if passed >= SETTLE_NS && ready {
+            self.periods = Periods::default();
+            self.phase = Phase::Measure;
+        }
+    }
+
+    fn measure(&mut self, look: Look) {
+        self.periods.push(look.period);
+        if differ(self.trial.threads, look.threads) {
+            return self.end(look, End::CalledOff);
+        }
+        let both = self.periods.whole().zip(self.trial.before.whole());
+        let Some((now, before)) = both else { return };
+        if now.gaps < PERIODS as u64 * GAPS_MIN {
+            let busy = now.busy() * 100 >= before.busy() * BUSY_PERCENT;
+            return self.end(look, if busy { End::Kept } else { End::CalledOff });
+        }
+        let floor = look.floor_ns;
+        let (rate, rate_before) = (now.rate(floor), before.rate(floor));
+        let gained = rate * 100 >= rate_before * (100 + GAIN_PERCENT)
+            && self.periods.exceed(&self.trial.before, floor);
+        let hopeless = rate * 100 < rate_before * HOPELESS_PERCENT;
+        // What was in the pool, and is wanted, comes back first.
+        let rising = self.periods.are_rising(floor);
+        let took = look.now_ns.saturating_sub(self.trial.since_ns);
+        if (gained || hopeless) && !rising || took >= if rising { TRIAL_NS_MAX } else { TRIAL_NS } {
+            let lost = if hopeless { End::Hopeless } else { End::InVain };
+            self.end(look, if gained { End::Kept } else { lost });
+        }
+    }
+
+    fn end(&mut self, look: Look, end: End) {
+        match end {
+            End::Kept => {
+                self.counts.kept += 1;
+                self.known = (self.periods.whole().unwrap_or_default(), look.threads);
+                (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
+            }
+            End::CalledOff => {
+                self.choice = self.trial.from;
+                self.due_ns = look.now_ns + FIRST_NS;
+            }
+            End::InVain | End::Hopeless => {
+                self.choice = self.trial.from;
+                if self.trial.kind == Kind::Share {
+                    self.far = !self.up && !self.far;
+                    self.up = !self.up;
+                    self.kind = Kind::Zeal;
+                } else {
+                    self.kind = Kind::Share;
+                }
+                self.doublings += u32::from(end == End::Hopeless);
+                let took = look.now_ns.saturating_sub(self.trial.since_ns);
+                let rest = took.saturating_mul(1 << self.doublings.min(16)).min(REST_NS_MAX);
+                self.due_ns = look.now_ns + rest;
+                self.doublings += 1;
+            }
+        }
+        self.periods = Periods::default();
+        self.phase = Phase::Watch;
+    }
+}
+
+/// Whether one is twice the other, or more.
+fn differ(a: u32, b: u32) -> bool {
+    a.max(b) >= 2 * a.min(b).max(1)
+}
+
+#[cfg(test)]
+mod tests;
