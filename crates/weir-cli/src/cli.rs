@@ -431,6 +431,9 @@ pub struct WorkloadArgs {
     /// Length of a random-access phase
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
+    /// Time that graph runs before it is measured, as often as --seconds
+    #[arg(long, default_value_t = 1)]
+    pub settle: u32,
     /// Passes of seqread
     #[arg(long, default_value_t = 2)]
     pub passes: u32,

@@ -44,8 +44,8 @@ const REMOTE: u64 = 100;
 /// Transactions between two looks at the clock.
 const CHECK: u64 = 16;
 
-/// Runs transactions for `length`, after as long to settle. Returns how many per second.
-pub fn workload(bytes: usize, length: Duration) -> anyhow::Result<Value> {
+/// Runs transactions for `length`, after `settle` times as long to settle. Returns how many per second.
+pub fn workload(bytes: usize, length: Duration, settle: u32) -> anyhow::Result<Value> {
     let warehouses = bytes / WAREHOUSE_BYTES;
     ensure!(warehouses >= THREADS, "--bytes must be at least {}", THREADS * WAREHOUSE_BYTES);
     let heap = AnonymousWords::new(warehouses * WAREHOUSE_BYTES).context("cannot map the heap")?;
@@ -56,7 +56,7 @@ pub fn workload(bytes: usize, length: Duration) -> anyhow::Result<Value> {
     let results: Vec<anyhow::Result<(u64, f64)>> = std::thread::scope(|scope| {
         let serve = |thread: usize| {
             let share = shares[thread];
-            scope.spawn(move || Clerk::new(thread, share).work(length))
+            scope.spawn(move || Clerk::new(thread, share).work(length, settle))
         };
         let handles: Vec<_> = (0..shares.len()).map(serve).collect();
         let gone = |_| Err(anyhow::anyhow!("a thread of the workload failed"));
@@ -161,8 +161,8 @@ impl<'a> Clerk<'a> {
     }
 
     /// Returns transactions done in the measured part and its seconds.
-    fn work(mut self, length: Duration) -> anyhow::Result<(u64, f64)> {
-        self.run_for(length)?; // to settle
+    fn work(mut self, length: Duration, settle: u32) -> anyhow::Result<(u64, f64)> {
+        self.run_for(length * settle)?;
         let started = Instant::now();
         let done = self.run_for(length)?;
         let seconds = started.elapsed().as_secs_f64();
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn transactions_are_done_and_verified() {
-        let result = workload(5 * WAREHOUSE_BYTES + 17, Duration::from_millis(20)).unwrap();
+        let result = workload(5 * WAREHOUSE_BYTES + 17, Duration::from_millis(20), 1).unwrap();
         assert_eq!((result["warehouses"].as_u64(), result["verified"].as_bool()), (Some(5), Some(true)));
         assert!(result["transactions"].as_u64().unwrap() > 0);
         assert!(result["transactions_per_s"].as_f64().unwrap() > 0.0);
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_heap_without_a_warehouse_per_thread_is_refused() {
-        assert!(workload(WAREHOUSE_BYTES, Duration::from_millis(1)).is_err());
+        assert!(workload(WAREHOUSE_BYTES, Duration::from_millis(1), 1).is_err());
     }
 
     #[test]

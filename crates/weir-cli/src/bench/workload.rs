@@ -85,7 +85,7 @@ pub fn main(args: &WorkloadArgs) -> anyhow::Result<ExitCode> {
     let result = if args.phases == ["demo"] {
         demo::workload(bytes)?
     } else if args.phases == ["graph"] {
-        graph::workload(bytes, Duration::from_secs_f64(args.seconds))?
+        graph::workload(bytes, Duration::from_secs_f64(args.seconds), args.settle)?
     } else if args.phases == ["gate"] {
         calls::workload(args.calls)?
     } else {

@@ -19,6 +19,7 @@
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
 //! | called off | the number of faulting threads changed: it is not the same program any more |
 //! | rest after a trial in vain | as long as it took, twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
+//! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer |
 //!
 //! While the swap file takes nothing the pool may have all.
 
@@ -29,13 +30,14 @@ pub const PERIOD_NS: u64 = 100_000_000;
 /// Periods that are compared.
 pub const PERIODS: usize = 4;
 /// The smallest share is the largest halved so many times.
-const HALVINGS: u32 = 3;
+const HALVINGS: u32 = 4;
 /// No step is more than this part of the RAM.
 const STEP_PART: u32 = 8;
 /// One as far as it goes is for pools of no more than this part of it.
 const FAR_PART: u32 = 4;
-/// Periods for which it is remembered that zeal made a difference: what is wanted of a few blocks goes up and down.
-const ZEAL_PERIODS: u32 = 50;
+/// Zeal makes a difference when it did in more than a quarter of the periods, for a while: what is wanted of a few blocks goes up and down.
+const ZEAL_SCORE: u32 = 20;
+const ZEAL_SCORE_MAX: u32 = 60;
 /// The largest share: all that the pool may ever have.
 pub const ALL: u32 = u32::MAX;
 /// Faults a second that make a trial worth while: some percent of one processor.
@@ -56,6 +58,10 @@ const RESTS_SHIFT: u32 = 2;
 pub const RESTS: u64 = 1 << RESTS_SHIFT;
 /// Longest rest.
 pub const REST_NS_MAX: u64 = 240_000_000_000;
+/// For so long no share is tried with which the program fell, twice as long each time, and at most so long.
+pub const BAR_NS: u64 = 60_000_000_000;
+/// As above.
+pub const BAR_NS_MAX: u64 = 3_600_000_000_000;
 /// After a change, before it is measured.
 pub const SETTLE_NS: u64 = 200_000_000;
 /// Longest wait for a pool that may have more to have it.
@@ -250,8 +256,8 @@ pub struct Chooser {
     phase: Phase,
     /// What the next trial is about, if it can be.
     kind: Kind,
-    /// Periods for which zeal still counts as making a difference.
-    zeal_matters: u32,
+    /// Grows while zeal makes a difference, and falls a third as fast.
+    zeal_score: u32,
     periods: Periods,
     trial: Trial,
     /// Towards a larger pool.
@@ -262,7 +268,13 @@ pub struct Chooser {
     doublings: u32,
     /// No trial before; 0: the program has not faulted yet.
     due_ns: u64,
-    /// By what the program is known again: its last steady periods together, and how many threads faulted.
+    /// After a trial in vain: what is measured before says nothing.
+    settles_until_ns: u64,
+    /// No share of less than twice so many windows before the time, for the program fell there; and how often that was.
+    barred: u32,
+    barred_until_ns: u64,
+    bars: u32,
+    /// By what the program is known again: steady periods when its trials began or one was kept, and how many threads faulted.
     known: (Period, u32),
     /// For the statistics.
     pub counts: Counts,
@@ -275,8 +287,10 @@ impl Chooser {
             *self = Chooser { counts: self.counts, ..Chooser::default() };
             return self.choice;
         }
-        self.zeal_matters =
-            if look.zeal_matters { ZEAL_PERIODS } else { self.zeal_matters.saturating_sub(1) };
+        self.zeal_score = match look.zeal_matters {
+            true => (self.zeal_score + 3).min(ZEAL_SCORE_MAX),
+            false => self.zeal_score.saturating_sub(1),
+        };
         match self.phase {
             Phase::Watch => self.watch(look),
             Phase::Settle => self.settle(look),
@@ -286,7 +300,7 @@ impl Chooser {
     }
 
     fn watch(&mut self, look: Look) {
-        if !look.is_faulting() {
+        if !look.is_faulting() || look.now_ns < self.settles_until_ns {
             self.periods = Periods::default();
             return;
         }
@@ -298,13 +312,14 @@ impl Chooser {
             self.due_ns = look.now_ns + FIRST_NS;
             self.doublings = RESTS_SHIFT;
             (self.far, self.kind) = (false, Kind::Zeal);
+            self.bar_if_fallen(&whole, look);
+            self.known = (whole, look.threads);
         }
-        self.known = (whole, look.threads);
         if look.now_ns < self.due_ns {
             return;
         }
         let from = self.choice;
-        let kind = if self.zeal_matters > 0 { self.kind } else { Kind::Share };
+        let kind = if self.zeal_score >= ZEAL_SCORE { self.kind } else { Kind::Share };
         let to = match kind {
             Kind::Zeal => Some(Choice { zeal: from.zeal.other(), ..from }),
             Kind::Share => self.next_step(look).map(|share| Choice { share, ..from }),
@@ -320,6 +335,19 @@ impl Chooser {
         self.phase = Phase::Settle;
     }
 
+    /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
+    /// wrong, and with so small a pool something did. So the pool may have all again, and no share so small for long.
+    fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
+        let fell = whole.rate(look.floor_ns) < self.known.0.rate(look.floor_ns) / 2;
+        if fell && self.choice.share != ALL {
+            let rest = BAR_NS.saturating_mul(1 << self.bars.min(16)).min(BAR_NS_MAX);
+            (self.barred, self.barred_until_ns) = (self.choice.share, look.now_ns + rest);
+            self.bars += 1;
+            self.choice = Choice::default();
+            (self.up, self.periods) = (false, Periods::default());
+        }
+    }
+
     /// Whether what the program does has changed.
     fn is_another(&self, whole: &Period, look: Look) -> bool {
         let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
@@ -332,10 +360,11 @@ impl Chooser {
         let (least, step) = (look.most >> HALVINGS, (look.ram / STEP_PART).max(1));
         let below = |from: u32| (from / 2).max(from.saturating_sub(step)).max(least);
         let (mut from, mut smaller) = (look.limit, below(look.limit));
+        let least = if look.now_ns < self.barred_until_ns { least.max(self.barred * 2) } else { least };
         while smaller >= look.owned && smaller < from {
             (from, smaller) = (smaller, below(smaller));
         }
-        let smaller = (smaller < look.owned && smaller < from).then_some(smaller);
+        let smaller = (smaller < look.owned && smaller < from && smaller >= least).then_some(smaller);
         let above = (look.limit * 2).min(look.limit + step);
         let larger =
             (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
@@ -409,6 +438,8 @@ impl Chooser {
                 let took = look.now_ns.saturating_sub(self.trial.since_ns);
                 let rest = took.saturating_mul(1 << self.doublings.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
+                // What the trial pushed out comes back.
+                self.settles_until_ns = look.now_ns + took;
                 self.doublings += 1;
             }
         }
@@ -417,9 +448,9 @@ impl Chooser {
     }
 }
 
-/// Whether one is twice the other, or more.
+/// Whether one is more than twice the other. Of two threads one may be missed.
 fn differ(a: u32, b: u32) -> bool {
-    a.max(b) >= 2 * a.min(b).max(1)
+    a.max(b) > 2 * a.min(b) + 2
 }
 
 #[cfg(test)]
