@@ -21,7 +21,7 @@ pub mod frames;
 pub mod limits;
 #[cfg(all(test, loom))]
 mod loom_models;
-/// How much processor time the program has for itself.
+/// How much time the program has for itself.
 pub mod meter;
 pub mod page;
 #[cfg(not(loom))]

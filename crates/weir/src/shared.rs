@@ -62,9 +62,6 @@ impl Geometry {
     }
 }
 
-/// Windows that a pool may own if its largest share allows: compaction wants two of them vacant.
-const POOL_WINDOWS_MIN: u32 = 6;
-
 /// Bytes of a block's row.
 const ROW_BYTES: i64 = 64;
 
@@ -114,7 +111,7 @@ pub struct Core<P: Pager> {
     pub demand: Demand,
     /// Whether bringing pages by nearness pays.
     pub trials: Trials,
-    /// The program's own processor time.
+    /// The program's time between its faults.
     pub meter: Meter,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: Line<AtomicU64>,
@@ -197,7 +194,7 @@ impl<P: Pager> Core<P> {
             let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
             self.frames.set_limit(frames);
             let most = self.pool_most();
-            self.pool.set_limit(most.min(share.max(POOL_WINDOWS_MIN)));
+            self.pool.set_limit(most.min(share.max(share::WINDOWS_MIN)));
             // Somebody else may have charged meanwhile, or changed the share, and set his limit before ours.
             let now = self.metadata_bytes.load(Ordering::SeqCst);
             if now == metadata && self.pool_share.load(Ordering::SeqCst) == share {

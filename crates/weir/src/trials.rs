@@ -148,7 +148,8 @@ impl Trials {
             // no verdict that means anything.
             let mean = trial.pages.swap(0, Ordering::Relaxed) / WINDOW;
             let before = Verdict::decode(trial.verdict.load(Ordering::Relaxed));
-            let verdict = Verdict { number: before.number.wrapping_add(1).max(1), mean };
+            let number = (before.number + 1) & (u32::MAX >> Verdict::MEAN_BITS);
+            let verdict = Verdict { number: number.max(1), mean };
             trial.verdict.store(verdict.encode(), Ordering::Relaxed);
             trial.begun.store(0, Ordering::Relaxed);
         }

@@ -41,11 +41,10 @@ pub struct Area {
     /// Room for a copy of what libc may not read from managed memory.
     buffer: [AtomicU64; BUFFER_BYTES / 8],
 }
-const _: () = assert!(size_of::<Area>() == AREA_BYTES);
 /// Bytes of [`Area::buffer`]: a `ucontext_t`.
 pub const BUFFER_BYTES: usize = 968;
-/// As the assembly below has it.
-const AREA_BYTES: usize = 1360;
+/// What the assembly below sets aside.
+const AREA_BYTES: usize = size_of::<Area>();
 
 /// The process whose threads the areas describe: a child of `vfork` shares its parent's memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -120,9 +119,10 @@ core::arch::global_asm!(
     ".globl weir_area",
     ".p2align 6",
     "weir_area:",
-    ".zero 1352",
-    ".size weir_area, 1352",
+    ".zero {bytes}",
+    ".size weir_area, {bytes}",
     ".popsection",
+    bytes = const AREA_BYTES,
 );
 
 #[cfg(test)]

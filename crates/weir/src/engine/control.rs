@@ -456,7 +456,10 @@ impl<P: Pager> Engine<P> {
     }
 
     fn pin_page(&self, page: PageId) -> Result<(), Refused> {
-        for _ in 0..1000 {
+        for n in 0..1000 {
+            if n == 500 {
+                self.core.need_pool(); // the swap file may be stuck
+            }
             {
                 let _guard = self.core.table.block(page.block()).lock();
                 let word = self.core.table.word(page);

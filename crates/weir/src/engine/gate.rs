@@ -12,6 +12,8 @@ use crate::page::PageId;
 use crate::page::pins::PINS;
 use crate::reclaim::compress::Bench;
 use crate::stats;
+use crate::sync::Ordering;
+use weir_os::gate::area::Area;
 use weir_os::gate::pieces::Parts;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{Caller, Known, visit};
@@ -137,6 +139,7 @@ impl Engine<KernelPager> {
     /// Makes the pages of a byte range resident; they are pinned already. False when the range is
     /// not all mapped memory of the program.
     fn bring_pinned(&self, bench: &mut Bench, start: u32, end: u32) {
+        let since = thread::now_ns();
         super::each_block(start, end, |block, mut mask| {
             let mut patience = super::threads::Patience::default();
             loop {
@@ -150,6 +153,11 @@ impl Engine<KernelPager> {
                 }
             }
         });
+        // For the meter this is no time between faults.
+        let left = &Area::current().left;
+        if left.load(Ordering::Relaxed) != 0 {
+            left.fetch_add(thread::now_ns() - since, Ordering::Relaxed);
+        }
     }
 
     /// Pins a byte range of the managed space and brings it in; for callers that hold it themselves.
@@ -287,7 +295,7 @@ impl Caller for CallPins<'_> {
 impl Inline {
     /// In the child of a fork: calls of other threads are not the child's.
     pub(super) fn forget_calls(&self, mine: usize, release: &mut dyn FnMut(u32)) {
-        weir_os::gate::area::Area::current().forget_id();
+        Area::current().forget_id();
         if let Some(stubs) = self.stubs.get() {
             stubs.each_active(|c| c.thread != mine, release);
         }

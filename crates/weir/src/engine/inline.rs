@@ -132,9 +132,9 @@ impl Engine<KernelPager> {
     pub fn fault_in_thread(&self, addr: usize, left: &AtomicU64) -> Verdict {
         let page = PageId(self.page_of(addr));
         let mut verdict = Verdict::Retry;
+        let start = thread::now_ns();
+        self.core.meter.enter(left, start);
         self.at_desk(|desk, bench| {
-            let start = thread::now_ns();
-            self.core.meter.enter(left, start);
             let (me, before) = (thread::id(), self.core.stats.faults().next());
             self.core.demand.note_faulter(me, before);
             self.begin_serving(desk, page, start);

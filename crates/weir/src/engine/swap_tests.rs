@@ -23,6 +23,7 @@ use weir_os::codec::PageBytes;
 use weir_os::sys::Errno;
 
 mod moving;
+mod share;
 mod through;
 
 type Fake = Core<FakePager>;

@@ -252,6 +252,7 @@ impl Engine<KernelPager> {
             }
             let idle = freed == 0 && !kicked;
             self.write_through(idle);
+            self.shrink_pool();
             self.housekeeping(idle);
         }
     }
@@ -286,7 +287,6 @@ impl Engine<KernelPager> {
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);
         }
-        self.shrink_pool();
         self.tidy_up_pool();
         self.tidy_up_swap();
         through::choose(&self.core, thread::now_ns());
@@ -295,12 +295,14 @@ impl Engine<KernelPager> {
         self.watch();
     }
 
-    /// A pool whose share fell writes its coldest pages, for a small share of the time.
+    /// A pool whose share fell writes its coldest pages, while nobody needs frames.
     fn shrink_pool(&self) {
         for _ in 0..SHRINK_BATCHES {
             if !self.core.pool.is_over() || self.core.kick.load(Ordering::Relaxed) != 0 {
                 return;
             }
+            // Out of the gate after every batch: a fork may be waiting.
+            let _inside = self.gate.enter();
             writeback::Out::new(&self.core).relieve_pool(&self.core);
         }
     }

@@ -25,16 +25,17 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
     let (was, now) = (*last, core.meter.read());
     let gaps = now.gaps.saturating_sub(was.sums.gaps);
     let floor_ns = floor(was.floor_ns, core.meter.take_shortest(gaps));
-    let cpu_ns = thread::process_cpu_ns().saturating_sub(thread::cpu_ns());
-    *last = Readings { at_ns: now_ns, sums: now, floor_ns, cpu_ns };
+    let (own_ns, process_ns) = (thread::cpu_ns(), thread::process_cpu_ns());
+    *last = Readings { at_ns: now_ns, sums: now, floor_ns, own_ns, process_ns };
     // At first, and in the child of a fork, whose clock begins anew, there is nothing to compare with.
-    if was.at_ns == 0 || cpu_ns < was.cpu_ns {
+    if was.at_ns == 0 || process_ns < was.process_ns {
         return;
     }
+    let busy_ns = (process_ns - was.process_ns).saturating_sub(own_ns.saturating_sub(was.own_ns));
     let between_ns = now.between_ns.saturating_sub(was.sums.between_ns);
     let look = Look {
         now_ns,
-        period: Period { elapsed_ns, between_ns, gaps, busy_ns: cpu_ns - was.cpu_ns },
+        period: Period { elapsed_ns, between_ns, gaps, busy_ns },
         floor_ns,
         threads: core.demand.faulters(),
         ram: core.frames.limit() / BLOCK_PAGES,
@@ -42,6 +43,7 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
         most: core.pool_most(),
         limit: core.pool.limit(),
         usable: s.usable() && !core.take_pool_needed(),
+        plenty: s.has_plenty(),
         zeal_matters: core.trials.zeal_matters(),
     };
     let choice = chooser.next(look);

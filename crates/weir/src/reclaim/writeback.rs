@@ -217,7 +217,8 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Writes what there is. Under no lock.
     pub fn finish(&mut self, core: &Core<P>) {
         // Cold pages go along with those for which the pool had no room, and as many again make room for the next.
-        let relieves = (self.no_room || self.is_tight(core)) && !evict_some(core);
+        let spared = self.in_fault && core.pool.is_over();
+        let relieves = !spared && (self.no_room || self.is_tight(core)) && !evict_some(core);
         for _ in 0..if relieves { 2 } else { 1 } {
             if relieves {
                 self.fill_from_pool(core);

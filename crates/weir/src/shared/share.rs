@@ -17,7 +17,7 @@
 //! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
-//! | called off | the number of faulting threads changed: it is not the same program any more |
+//! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
 //! | rest after a trial in vain | as long as it took, twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
 //! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer |
 //!
@@ -35,9 +35,11 @@ const HALVINGS: u32 = 4;
 const STEP_PART: u32 = 8;
 /// One as far as it goes is for pools of no more than this part of it.
 const FAR_PART: u32 = 4;
-/// Zeal makes a difference when it did in more than a quarter of the periods, for a while: what is wanted of a few blocks goes up and down.
+/// Zeal makes a difference when it did in more than a fifth of the periods, for a while: what is wanted of a few blocks goes up and down.
 const ZEAL_SCORE: u32 = 20;
 const ZEAL_SCORE_MAX: u32 = 60;
+/// The smallest in windows: compaction wants two of them vacant.
+pub const WINDOWS_MIN: u32 = 6;
 /// The largest share: all that the pool may ever have.
 pub const ALL: u32 = u32::MAX;
 /// Faults a second that make a trial worth while: some percent of one processor.
@@ -46,6 +48,10 @@ pub const FAULTS_MIN: u64 = 3000;
 const GAPS_MIN: u64 = 20;
 /// What a trial must gain.
 pub const GAIN_PERCENT: u64 = 8;
+/// And in millionths of a processor: less is noise.
+const GAIN_MIN: u64 = 2_000;
+/// A change of less says nothing about what the program does, in millionths of a processor.
+const CHANGE_MIN: u64 = 10_000;
 /// Of the time before: less will not become more.
 pub const HOPELESS_PERCENT: u64 = 70;
 /// Of the processor time before, when faults have all but ended.
@@ -58,10 +64,12 @@ const RESTS_SHIFT: u32 = 2;
 pub const RESTS: u64 = 1 << RESTS_SHIFT;
 /// Longest rest.
 pub const REST_NS_MAX: u64 = 240_000_000_000;
+/// After a trial of zeal in vain the program comes to itself again in so many times as long.
+const ZEAL_SETTLES: u64 = 5;
 /// For so long no share is tried with which the program fell, twice as long each time, and at most so long.
 pub const BAR_NS: u64 = 60_000_000_000;
 /// As above.
-pub const BAR_NS_MAX: u64 = 3_600_000_000_000;
+pub const BAR_NS_MAX: u64 = 480_000_000_000;
 /// After a change, before it is measured.
 pub const SETTLE_NS: u64 = 200_000_000;
 /// Longest wait for a pool that may have more to have it.
@@ -94,6 +102,8 @@ pub struct Look {
     pub limit: u32,
     /// The swap file takes pages.
     pub usable: bool,
+    /// And has room for what a smaller pool gives it.
+    pub plenty: bool,
     /// Zeal makes a difference now.
     pub zeal_matters: bool,
 }
@@ -229,12 +239,16 @@ struct Trial {
     before: Periods,
     /// Faulting threads then.
     threads: u32,
+    /// Windows that the pool owned.
+    owned: u32,
 }
 
 /// How a trial ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Kept,
+    /// There are too few faults to see what the program has.
+    KeptUnseen,
     InVain,
     Hopeless,
     CalledOff,
@@ -256,7 +270,7 @@ pub struct Chooser {
     phase: Phase,
     /// What the next trial is about, if it can be.
     kind: Kind,
-    /// Grows while zeal makes a difference, and falls a third as fast.
+    /// Grows while zeal makes a difference, and falls a quarter as fast.
     zeal_score: u32,
     periods: Periods,
     trial: Trial,
@@ -268,6 +282,11 @@ pub struct Chooser {
     doublings: u32,
     /// No trial before; 0: the program has not faulted yet.
     due_ns: u64,
+    /// Nor before this: trials were called off, so often one after the other, or the swap file took nothing.
+    waits_until_ns: u64,
+    called_off: u32,
+    /// Threads that faulted, at the look before.
+    threads: u32,
     /// After a trial in vain: what is measured before says nothing.
     settles_until_ns: u64,
     /// No share of less than twice so many windows before the time, for the program fell there; and how often that was.
@@ -282,13 +301,19 @@ pub struct Chooser {
 
 impl Chooser {
     /// What holds from now on.
-    pub fn next(&mut self, look: Look) -> Choice {
+    pub fn next(&mut self, mut look: Look) -> Choice {
+        // The number of an epoch of a few hundred faults goes up and down.
+        let threads = core::mem::replace(&mut self.threads, look.threads);
+        look.threads = look.threads.max(threads);
         if !look.usable {
-            *self = Chooser { counts: self.counts, ..Chooser::default() };
+            if self.choice.share != ALL || self.phase != Phase::Watch {
+                self.wait_longer(look.now_ns);
+            }
+            (self.choice, self.phase, self.periods) = Default::default();
             return self.choice;
         }
         self.zeal_score = match look.zeal_matters {
-            true => (self.zeal_score + 3).min(ZEAL_SCORE_MAX),
+            true => (self.zeal_score + 4).min(ZEAL_SCORE_MAX),
             false => self.zeal_score.saturating_sub(1),
         };
         match self.phase {
@@ -315,7 +340,7 @@ impl Chooser {
             self.bar_if_fallen(&whole, look);
             self.known = (whole, look.threads);
         }
-        if look.now_ns < self.due_ns {
+        if look.now_ns < self.due_ns.max(self.waits_until_ns) {
             return;
         }
         let from = self.choice;
@@ -328,8 +353,9 @@ impl Chooser {
             self.kind = Kind::Zeal;
             return;
         };
-        let (since_ns, before, threads) = (look.now_ns, self.periods, look.threads);
-        self.trial = Trial { since_ns, kind, from, before, threads };
+        let (since_ns, before) = (look.now_ns, self.periods);
+        let (threads, owned) = (look.threads, look.owned);
+        self.trial = Trial { since_ns, kind, from, before, threads, owned };
         self.choice = to;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
@@ -338,10 +364,11 @@ impl Chooser {
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
     /// wrong, and with so small a pool something did. So the pool may have all again, and no share so small for long.
     fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
-        let fell = whole.rate(look.floor_ns) < self.known.0.rate(look.floor_ns) / 2;
+        let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
+        let fell = now + CHANGE_MIN < known / 2 && !differ(self.known.1, look.threads);
         if fell && self.choice.share != ALL {
             let rest = BAR_NS.saturating_mul(1 << self.bars.min(16)).min(BAR_NS_MAX);
-            (self.barred, self.barred_until_ns) = (self.choice.share, look.now_ns + rest);
+            (self.barred, self.barred_until_ns) = (look.limit, look.now_ns + rest);
             self.bars += 1;
             self.choice = Choice::default();
             (self.up, self.periods) = (false, Periods::default());
@@ -351,20 +378,21 @@ impl Chooser {
     /// Whether what the program does has changed.
     fn is_another(&self, whole: &Period, look: Look) -> bool {
         let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
-        now / 2 > known || now < known / 2 || differ(self.known.1, look.threads)
+        now / 2 > known + CHANGE_MIN || now + CHANGE_MIN < known / 2 || differ(self.known.1, look.threads)
     }
 
     /// What to try next, and remembers which way.
     fn next_step(&mut self, look: Look) -> Option<u32> {
         // A share that the pool does not reach changes nothing.
-        let (least, step) = (look.most >> HALVINGS, (look.ram / STEP_PART).max(1));
+        let (least, step) = ((look.most >> HALVINGS).max(WINDOWS_MIN), (look.ram / STEP_PART).max(1));
         let below = |from: u32| (from / 2).max(from.saturating_sub(step)).max(least);
         let (mut from, mut smaller) = (look.limit, below(look.limit));
         let least = if look.now_ns < self.barred_until_ns { least.max(self.barred * 2) } else { least };
         while smaller >= look.owned && smaller < from {
             (from, smaller) = (smaller, below(smaller));
         }
-        let smaller = (smaller < look.owned && smaller < from && smaller >= least).then_some(smaller);
+        let smaller =
+            (look.plenty && smaller < look.owned && smaller < from && smaller >= least).then_some(smaller);
         let above = (look.limit * 2).min(look.limit + step);
         let larger =
             (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
@@ -375,14 +403,21 @@ impl Chooser {
 
     fn settle(&mut self, look: Look) {
         let passed = look.now_ns.saturating_sub(self.trial.since_ns);
-        let over = look.owned > look.limit;
+        // The last windows may not become vacant: records of many sizes lie in them.
+        let over = look.owned > look.limit + look.limit / 16 + 1;
         // A larger pool fills as pages go out, if they do.
         let grows = self.trial.kind == Kind::Share && self.up;
         let ready = if grows { look.owned == look.limit || passed >= GROW_NS } else { !over };
-        if differ(self.trial.threads, look.threads) {
+        if look.threads > self.trial.threads && differ(self.trial.threads, look.threads) {
             self.end(look, End::CalledOff);
         } else if passed > SETTLE_NS_MAX && over {
-            self.end(look, End::InVain);
+            // The disk is not as fast as that. What has gone so far is judged, if it is anything.
+            if look.owned >= self.trial.owned {
+                return self.end(look, End::InVain);
+            }
+            self.choice.share = look.owned;
+            self.periods = Periods::default();
+            self.phase = Phase::Measure;
         } else if passed >= SETTLE_NS && ready {
             self.periods = Periods::default();
             self.phase = Phase::Measure;
@@ -391,18 +426,21 @@ impl Chooser {
 
     fn measure(&mut self, look: Look) {
         self.periods.push(look.period);
-        if differ(self.trial.threads, look.threads) {
+        let others = differ(self.trial.threads, look.threads);
+        if others && look.threads > self.trial.threads {
             return self.end(look, End::CalledOff);
         }
         let both = self.periods.whole().zip(self.trial.before.whole());
         let Some((now, before)) = both else { return };
-        if now.gaps < PERIODS as u64 * GAPS_MIN {
+        // Threads that fault no more are not seen between their faults.
+        if others || now.gaps < PERIODS as u64 * GAPS_MIN {
             let busy = now.busy() * 100 >= before.busy() * BUSY_PERCENT;
-            return self.end(look, if busy { End::Kept } else { End::CalledOff });
+            return self.end(look, if busy { End::KeptUnseen } else { End::CalledOff });
         }
         let floor = look.floor_ns;
         let (rate, rate_before) = (now.rate(floor), before.rate(floor));
         let gained = rate * 100 >= rate_before * (100 + GAIN_PERCENT)
+            && rate >= rate_before + GAIN_MIN
             && self.periods.exceed(&self.trial.before, floor);
         let hopeless = rate * 100 < rate_before * HOPELESS_PERCENT;
         // What was in the pool, and is wanted, comes back first.
@@ -414,19 +452,28 @@ impl Chooser {
         }
     }
 
+    /// Something spoiled a trial, again.
+    fn wait_longer(&mut self, now_ns: u64) {
+        self.waits_until_ns = now_ns + (FIRST_NS << self.called_off.min(6));
+        self.called_off += 1;
+    }
+
     fn end(&mut self, look: Look, end: End) {
         match end {
-            End::Kept => {
+            End::Kept | End::KeptUnseen => {
                 self.counts.kept += 1;
-                self.known = (self.periods.whole().unwrap_or_default(), look.threads);
+                let seen = if end == End::Kept { self.periods } else { self.trial.before };
+                self.known = (seen.whole().unwrap_or_default(), look.threads);
+                self.called_off = 0;
                 (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
             }
             End::CalledOff => {
                 self.choice = self.trial.from;
-                self.due_ns = look.now_ns + FIRST_NS;
+                self.wait_longer(look.now_ns);
             }
             End::InVain | End::Hopeless => {
                 self.choice = self.trial.from;
+                self.called_off = 0;
                 if self.trial.kind == Kind::Share {
                     self.far = !self.up && !self.far;
                     self.up = !self.up;
@@ -438,8 +485,9 @@ impl Chooser {
                 let took = look.now_ns.saturating_sub(self.trial.since_ns);
                 let rest = took.saturating_mul(1 << self.doublings.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
-                // What the trial pushed out comes back.
-                self.settles_until_ns = look.now_ns + took;
+                // What the trial pushed out comes back: all of a working set where too much was brought.
+                let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };
+                self.settles_until_ns = look.now_ns + settling;
                 self.doublings += 1;
             }
         }

@@ -53,8 +53,10 @@ pub struct Readings {
     pub at_ns: u64,
     /// What was read.
     pub sums: Reading,
-    /// Processor time of the process, but for the background thread's, ns.
-    pub cpu_ns: u64,
+    /// Processor time of the process, ns.
+    pub process_ns: u64,
+    /// Of it, the background thread's, ns.
+    pub own_ns: u64,
     /// The kernel's part of a fault, ns.
     pub floor_ns: u64,
 }

@@ -1,7 +1,6 @@
 //! Pages written through: in the pool and in the swap file at once.
 
 use super::*;
-use crate::reclaim::room::compact;
 use crate::reclaim::through::{choose, evict_written};
 use crate::reclaim::{Effort, run_once};
 use crate::shared::policy::{PERIOD_NS, PERIODS};
@@ -311,45 +310,4 @@ fn second_copies_are_not_given_up_for_others_when_the_disk_has_no_room() {
         send_out(core, block);
     }
     core.validate(PAGES).unwrap();
-}
-
-#[test]
-fn a_pool_whose_share_falls_gives_its_windows_back_and_gets_them_again_when_the_file_is_full() {
-    let core = core_sharing(40, FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Adaptive, 64);
-    for block in 0..12 {
-        fill(core, block, mixed);
-        send_out(core, block);
-    }
-    let (before, most) = (core.pool.owned(), core.pool.limit());
-    assert!(before > most / 4 + 1 && core.validate(PAGES).unwrap().swapped == 0, "{before} of {most}");
-    core.share_pool(most / 4);
-    assert!(core.pool.is_over() && core.pool.limit() >= 4, "{}", core.pool.limit());
-    let mut bench = Bench::new();
-    for _ in 0..200 {
-        run_once(core, &mut bench, 1, Effort::Background);
-        compact(core);
-    }
-    let census = core.validate(PAGES).unwrap();
-    assert!(core.pool.owned() <= core.pool.limit() + 1, "{} of {before}: {census:?}", core.pool.owned());
-    assert!(census.swapped > 0 && census.pooled > 0, "{census:?}");
-    (0..768).for_each(|page| assert!(read(core, page).unwrap() == mixed(page), "page {page}"));
-    core.need_pool();
-    assert_eq!((core.pool.is_over(), core.pool.limit(), core.take_pool_needed()), (false, most, true));
-    assert!(!core.take_pool_needed());
-    core.validate(PAGES).unwrap();
-}
-
-#[test]
-fn a_fault_that_waits_for_a_frame_does_not_write_pool_pages_because_the_share_fell() {
-    let core = core_sharing(40, FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Adaptive, 64);
-    for block in 0..12 {
-        fill(core, block, mixed);
-        send_out(core, block);
-    }
-    core.share_pool(core.pool.limit() / 8);
-    assert!(core.pool.is_over());
-    run_once(core, &mut Bench::new(), 1, Effort::Direct);
-    assert_eq!(core.validate(PAGES).unwrap().swapped, 0);
-    run_once(core, &mut Bench::new(), 1, Effort::Background);
-    assert!(core.validate(PAGES).unwrap().swapped > 0);
 }

@@ -31,7 +31,7 @@ struct World {
 fn step_of(choice: Choice) -> u32 {
     match choice.share {
         ALL => 0,
-        48 | 50 => 1,
+        48..=99 => 1,
         24 | 25 => 2,
         6 | 12 => 3,
         share => panic!("{share}"),
@@ -82,6 +82,7 @@ impl World {
             most: MOST,
             limit,
             usable: self.usable,
+            plenty: true,
             zeal_matters: self.zeal_matters,
         }
     }
@@ -163,7 +164,8 @@ fn no_step_is_more_than_an_eighth_of_the_ram_nor_below_what_there_is() {
     let next = |share: u32, owned: u32, up: bool, far: bool| {
         let choice = Choice { share, zeal: Zeal::Frugal };
         let mut chooser = Chooser { choice, up, far, ..Chooser::default() };
-        let look = Look { ram: 1000, most: 900, owned, limit: share.min(900), ..Look::default() };
+        let look =
+            Look { ram: 1000, most: 900, owned, limit: share.min(900), plenty: true, ..Look::default() };
         (chooser.next_step(look), chooser.up)
     };
     assert_eq!(next(ALL, 900, false, false), (Some(775), false));
@@ -398,7 +400,7 @@ fn what_comes_right_after_a_trial_in_vain_is_not_taken_for_the_program() {
     world.run_to(Phase::Measure);
     world.run_to(Phase::Watch);
     let known = world.chooser.known;
-    world.rates = [[40 * K; 4]; 2];
+    world.rates = [[30 * K; 4]; 2];
     let took = world.chooser.settles_until_ns - world.now_ns;
     assert!(took >= SETTLE_NS + 4 * PERIOD_NS);
     for _ in 0..took / PERIOD_NS - 1 {
@@ -421,4 +423,69 @@ fn zeal_that_makes_a_difference_now_and_then_is_not_tried() {
         world.settled().zeal
     };
     assert_eq!([with(2), with(4)], [Zeal::Eager, Zeal::Frugal]);
+}
+
+#[test]
+fn where_threads_fault_no_more_the_process_must_stay_busy() {
+    for (busy_ns, kept) in [(PERIOD_NS, 1), (PERIOD_NS / 2, 0)] {
+        let mut world = World { threads: 16, ..World::new([500 * K; 4]) };
+        world.run_to(Phase::Measure);
+        world.rates = [[60 * K; 4]; 2];
+        (world.threads, world.busy_ns) = (2, busy_ns);
+        world.run_to(Phase::Watch);
+        assert_eq!(world.counts(), (1, kept));
+    }
+}
+
+#[test]
+fn trials_that_are_called_off_come_later_each_time() {
+    let mut world = World::new([100 * K; 4]);
+    let mut begun: Vec<u64> = Vec::new();
+    for _ in 0..4 {
+        world.run_to(Phase::Settle);
+        begun.push(world.now_ns);
+        world.threads = 20;
+        world.run_to(Phase::Watch);
+        world.threads = 2;
+    }
+    let rests: Vec<u64> = begun.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(rests.windows(2).all(|two| two[1] > two[0] * 3 / 2), "{rests:?}");
+}
+
+#[test]
+fn a_pool_that_shrinks_slowly_is_judged_by_how_far_it_came() {
+    let mut world = World::new([100 * K, 200 * K, 200 * K, 200 * K]);
+    world.run_to(Phase::Settle);
+    for n in 0..80 {
+        world.now_ns += PERIOD_NS;
+        let mut look = world.look();
+        look.owned = MOST - n;
+        look.period.between_ns += 20_000_000;
+        world.chooser.next(look);
+        if world.chooser.phase == Phase::Watch {
+            break;
+        }
+    }
+    let share = world.choice().share;
+    assert_eq!(world.counts(), (1, 1));
+    assert!((60..80).contains(&share), "{share}");
+}
+
+#[test]
+fn without_room_in_the_file_no_pool_is_made_smaller() {
+    let mut chooser = Chooser::default();
+    let look = Look { ram: 1000, most: 900, owned: 900, limit: 900, plenty: false, ..Look::default() };
+    assert_eq!(chooser.next_step(look), None);
+    assert_eq!(chooser.next_step(Look { plenty: true, ..look }), Some(775));
+}
+
+#[test]
+fn gains_of_almost_nothing_are_noise() {
+    let gain = |before: u64, after: u64| {
+        let mut world = World::new([before, after, after, after]);
+        world.run(6);
+        world.counts()
+    };
+    assert_eq!(gain(500, 500 + GAIN_MIN - 1), (1, 0));
+    assert_eq!(gain(500, 500 + GAIN_MIN).1, 1);
 }
