@@ -92,6 +92,7 @@ impl Engine<KernelPager> {
         }
         if let Some(swapping) = &self.core.swapping {
             swapping.tier.device().renew_in_child();
+            swapping.forget_parent();
             swapping.tier.after_fork_in_child(swapping.retained.load(Ordering::Relaxed));
         }
         // Free frames are shared with the parent; writing to them would copy garbage.

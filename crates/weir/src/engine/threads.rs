@@ -246,6 +246,9 @@ impl Engine<KernelPager> {
                 freed += batch.freed;
                 // Also while it is never done.
                 share::choose(&self.core, thread::now_ns());
+                if self.core.pool.is_over() {
+                    self.tidy_up_pool();
+                }
                 if batch.freed == 0 {
                     break;
                 }

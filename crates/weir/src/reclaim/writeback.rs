@@ -236,7 +236,7 @@ impl<'a, P: Pager> Out<'a, P> {
         }
     }
 
-    /// Whether the pool needs room. No fault that waits pays for a share that fell.
+    /// Whether the pool needs room. No fault that waits for its own frame pays for a share that fell; one that makes room ahead of need does.
     fn is_tight(&self, core: &Core<P>) -> bool {
         core.pool.is_tight(VACANT) && !(self.in_fault && core.pool.is_over())
     }

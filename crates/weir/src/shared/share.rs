@@ -76,7 +76,9 @@ pub const SETTLE_NS: u64 = 200_000_000;
 pub const GROW_NS: u64 = 500_000_000;
 /// Longest wait for the pool to come to its share.
 pub const SETTLE_NS_MAX: u64 = 3_000_000_000;
-/// A trial without a result is over after this time.
+/// No period is as long in which the process ran.
+const STANDSTILL_NS: u64 = 10 * PERIOD_NS;
+/// A trial is measured for so long if it has no result.
 pub const TRIAL_NS: u64 = 1_500_000_000;
 /// And while the program's time still grows, after this.
 pub const TRIAL_NS_MAX: u64 = 4_000_000_000;
@@ -232,6 +234,8 @@ enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Trial {
     since_ns: u64,
+    /// The pool had come to its share.
+    measured_since_ns: u64,
     kind: Kind,
     /// What held before.
     from: Choice,
@@ -300,6 +304,12 @@ pub struct Chooser {
 }
 
 impl Chooser {
+    /// In the child of a fork: what is known of the program is the parent's.
+    pub fn forked(&mut self) {
+        let choice = if self.phase == Phase::Watch { self.choice } else { self.trial.from };
+        *self = Chooser { choice, counts: self.counts, ..Chooser::default() };
+    }
+
     /// What holds from now on.
     pub fn next(&mut self, mut look: Look) -> Choice {
         // The number of an epoch of a few hundred faults goes up and down.
@@ -318,6 +328,8 @@ impl Chooser {
         };
         match self.phase {
             Phase::Watch => self.watch(look),
+            // The process, or all of the machine, stood still.
+            _ if look.period.elapsed_ns > STANDSTILL_NS => self.end(look, End::CalledOff),
             Phase::Settle => self.settle(look),
             Phase::Measure => self.measure(look),
         }
@@ -325,7 +337,7 @@ impl Chooser {
     }
 
     fn watch(&mut self, look: Look) {
-        if !look.is_faulting() || look.now_ns < self.settles_until_ns {
+        if look.period.gaps < GAPS_MIN || look.now_ns < self.settles_until_ns {
             self.periods = Periods::default();
             return;
         }
@@ -336,11 +348,15 @@ impl Chooser {
         if self.due_ns == 0 || self.is_another(&whole, look) {
             self.due_ns = look.now_ns + FIRST_NS;
             self.doublings = RESTS_SHIFT;
+            if !differ(self.known.1, look.threads) {
+                (self.waits_until_ns, self.called_off) = (0, 0);
+            }
             (self.far, self.kind) = (false, Kind::Zeal);
             self.bar_if_fallen(&whole, look);
             self.known = (whole, look.threads);
         }
-        if look.now_ns < self.due_ns.max(self.waits_until_ns) {
+        // Faults may have become few because each takes long: that is seen above, with whatever share there is.
+        if !look.is_faulting() || look.now_ns < self.due_ns.max(self.waits_until_ns) {
             return;
         }
         let from = self.choice;
@@ -355,7 +371,7 @@ impl Chooser {
         };
         let (since_ns, before) = (look.now_ns, self.periods);
         let (threads, owned) = (look.threads, look.owned);
-        self.trial = Trial { since_ns, kind, from, before, threads, owned };
+        self.trial = Trial { since_ns, measured_since_ns: since_ns, kind, from, before, threads, owned };
         self.choice = to;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
@@ -366,13 +382,16 @@ impl Chooser {
     fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
         let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
         let fell = now + CHANGE_MIN < known / 2 && !differ(self.known.1, look.threads);
-        if fell && self.choice.share != ALL {
+        if !fell || self.choice == Choice::default() {
+            return;
+        }
+        if self.choice.share != ALL {
             let rest = BAR_NS.saturating_mul(1 << self.bars.min(16)).min(BAR_NS_MAX);
             (self.barred, self.barred_until_ns) = (look.limit, look.now_ns + rest);
             self.bars += 1;
-            self.choice = Choice::default();
-            (self.up, self.periods) = (false, Periods::default());
         }
+        self.choice = Choice::default();
+        (self.up, self.periods) = (false, Periods::default());
     }
 
     /// Whether what the program does has changed.
@@ -412,16 +431,21 @@ impl Chooser {
             self.end(look, End::CalledOff);
         } else if passed > SETTLE_NS_MAX && over {
             // The disk is not as fast as that. What has gone so far is judged, if it is anything.
-            if look.owned >= self.trial.owned {
-                return self.end(look, End::InVain);
+            let smaller = self.trial.kind == Kind::Share && !self.up;
+            if !smaller || look.owned >= self.trial.owned {
+                return self.end(look, if smaller { End::InVain } else { End::CalledOff });
             }
             self.choice.share = look.owned;
-            self.periods = Periods::default();
-            self.phase = Phase::Measure;
+            self.begin_measuring(look.now_ns);
         } else if passed >= SETTLE_NS && ready {
-            self.periods = Periods::default();
-            self.phase = Phase::Measure;
+            self.begin_measuring(look.now_ns);
         }
+    }
+
+    fn begin_measuring(&mut self, now_ns: u64) {
+        self.trial.measured_since_ns = now_ns;
+        self.periods = Periods::default();
+        self.phase = Phase::Measure;
     }
 
     fn measure(&mut self, look: Look) {
@@ -445,7 +469,7 @@ impl Chooser {
         let hopeless = rate * 100 < rate_before * HOPELESS_PERCENT;
         // What was in the pool, and is wanted, comes back first.
         let rising = self.periods.are_rising(floor);
-        let took = look.now_ns.saturating_sub(self.trial.since_ns);
+        let took = look.now_ns.saturating_sub(self.trial.measured_since_ns);
         if (gained || hopeless) && !rising || took >= if rising { TRIAL_NS_MAX } else { TRIAL_NS } {
             let lost = if hopeless { End::Hopeless } else { End::InVain };
             self.end(look, if gained { End::Kept } else { lost });
@@ -462,8 +486,10 @@ impl Chooser {
         match end {
             End::Kept | End::KeptUnseen => {
                 self.counts.kept += 1;
-                let seen = if end == End::Kept { self.periods } else { self.trial.before };
-                self.known = (seen.whole().unwrap_or_default(), look.threads);
+                self.known = match end {
+                    End::Kept => (self.periods.whole().unwrap_or_default(), look.threads),
+                    _ => (self.trial.before.whole().unwrap_or_default(), self.trial.threads),
+                };
                 self.called_off = 0;
                 (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
             }
@@ -482,7 +508,7 @@ impl Chooser {
                     self.kind = Kind::Share;
                 }
                 self.doublings += u32::from(end == End::Hopeless);
-                let took = look.now_ns.saturating_sub(self.trial.since_ns);
+                let took = look.now_ns.saturating_sub(self.trial.since_ns).min(SETTLE_NS_MAX + TRIAL_NS_MAX);
                 let rest = took.saturating_mul(1 << self.doublings.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
                 // What the trial pushed out comes back: all of a working set where too much was brought.

@@ -203,6 +203,14 @@ impl<D: BlockIo> Swapping<D> {
         self.mover.try_lock().ok()
     }
 
+    /// In the child of a fork, with everybody out.
+    pub fn forget_parent(&self) {
+        if let Ok(mut share) = self.share.try_lock() {
+            share.0.forked();
+            share.1 = Readings::default();
+        }
+    }
+
     /// Drops the reference to a record that no word names any more.
     pub fn free(&self, slot: SlotId) {
         // Panics end the process, so a poisoned lock is never seen.

@@ -254,7 +254,7 @@ fn a_trial_goes_on_while_the_programs_time_grows_but_not_for_ever() {
     let grow = |factor: u64| {
         let mut world = World::new([100 * K, 20 * K, 20 * K, 20 * K]);
         world.run_to(Phase::Measure);
-        let since = world.chooser.trial.since_ns;
+        let since = world.chooser.trial.measured_since_ns;
         while world.chooser.phase == Phase::Measure {
             world.rates[0][1] = world.rates[0][1] * factor / 100;
             world.period();
@@ -434,7 +434,57 @@ fn where_threads_fault_no_more_the_process_must_stay_busy() {
         (world.threads, world.busy_ns) = (2, busy_ns);
         world.run_to(Phase::Watch);
         assert_eq!(world.counts(), (1, kept));
+        let share = world.choice().share;
+        world.run(2);
+        assert_eq!((world.choice().share, share != ALL, world.chooser.bars), (share, kept == 1, 0));
     }
+}
+
+#[test]
+fn a_program_whose_faults_become_few_and_slow_is_seen_to_fall() {
+    let mut world = World::new([150 * K, 280 * K, 400 * K, 600 * K]);
+    assert_eq!(world.run(15), 3);
+    world.run_to(Phase::Watch);
+    (world.faults, world.rates) = (FAULTS_MIN / 20, [[30 * K; 4]; 2]);
+    world.run(3);
+    assert_eq!((world.choice().share, world.chooser.bars), (ALL, 1));
+}
+
+#[test]
+fn a_fall_ends_eagerness_as_well() {
+    let rates = [[100 * K; 4], [300 * K; 4]];
+    let mut world = World { rates, zeal_matters: true, owned: 0, ..World::new([0; 4]) };
+    world.run(5);
+    assert_eq!((world.settled().zeal, world.settled().share), (Zeal::Eager, ALL));
+    world.rates = [[100 * K; 4], [50 * K; 4]];
+    world.zeal_matters = false; // no trial of it comes first
+    world.run_to(Phase::Watch);
+    world.run(6);
+    assert_eq!((world.settled().zeal, world.chooser.bars), (Zeal::Frugal, 0));
+}
+
+#[test]
+fn a_standstill_calls_a_trial_off_and_the_chooser_is_not_dead_for_as_long() {
+    for phase in [Phase::Settle, Phase::Measure] {
+        let mut world = World { slow: 5, ..World::new([100 * K, 200 * K, 200 * K, 200 * K]) };
+        world.run_to(phase);
+        world.now_ns += 3_600_000_000_000;
+        let mut look = world.look();
+        look.period.elapsed_ns = 3_600_000_000_000;
+        assert_eq!(world.chooser.next(look), Choice::default());
+        assert!(world.run(10) >= 1);
+    }
+}
+
+#[test]
+fn a_forked_child_goes_on_with_what_was_settled_and_knows_nothing() {
+    let mut world = World::new([100 * K, 200 * K, 200 * K, 200 * K]);
+    world.run(6);
+    world.run_to(Phase::Settle);
+    let (from, counts) = (world.chooser.trial.from, world.chooser.counts);
+    world.chooser.forked();
+    assert_eq!(world.chooser, Chooser { choice: from, counts, ..Chooser::default() });
+    assert_ne!(from, Choice::default());
 }
 
 #[test]
