@@ -38,6 +38,11 @@ pub fn now_ns() -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the live timespec; the vDSO call is not something programs interpose.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    in_ns(ts)
+}
+
+#[inline]
+fn in_ns(ts: libc::timespec) -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
@@ -52,11 +57,13 @@ pub fn process_cpu_ns() -> u64 {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-fn clock(id: libc::clockid_t) -> u64 {
+/// A clock of the kernel's by a system call, ns; 0 if the kernel refuses.
+#[inline]
+pub(crate) fn clock(id: libc::clockid_t) -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the live timespec.
     let _ = unsafe { syscall(libc::SYS_clock_gettime, [id as usize, &raw mut ts as usize, 0, 0, 0, 0]) };
-    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+    in_ns(ts)
 }
 
 /// Gives up the processor.

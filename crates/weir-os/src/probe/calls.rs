@@ -1,15 +1,12 @@
 //! System calls made as such, for measuring what one costs: where libc answers without the kernel, these do not.
 
 use crate::sys::{Errno, syscall};
+use crate::thread::clock;
 
 /// `clock_gettime(CLOCK_MONOTONIC)` by a system call, in nanoseconds; 0 if the kernel refuses. libc would read a page
 /// that the kernel shares instead.
 pub fn clock_gettime() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let into = core::ptr::from_mut(&mut now) as usize;
-    // SAFETY: the kernel writes into the live timespec.
-    let _ = unsafe { syscall(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, into, 0, 0, 0, 0]) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock(libc::CLOCK_MONOTONIC)
 }
 
 /// `read` by a system call of our own, past whatever wraps libc's; the kernel's result.

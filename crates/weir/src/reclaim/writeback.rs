@@ -217,8 +217,8 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Writes what there is. Under no lock.
     pub fn finish(&mut self, core: &Core<P>) {
         // Cold pages go along with those for which the pool had no room, and as many again make room for the next.
-        let spared = self.in_fault && core.pool.is_over();
-        let relieves = !spared && (self.no_room || self.is_tight(core)) && !evict_some(core);
+        let wanted = self.no_room && !self.is_spared(core) || self.is_tight(core);
+        let relieves = wanted && !evict_some(core);
         for _ in 0..if relieves { 2 } else { 1 } {
             if relieves {
                 self.fill_from_pool(core);
@@ -236,9 +236,14 @@ impl<'a, P: Pager> Out<'a, P> {
         }
     }
 
-    /// Whether the pool needs room. No fault that waits for its own frame pays for a share that fell; one that makes room ahead of need does.
+    /// Whether the pool needs room, and this batch is to make it.
     fn is_tight(&self, core: &Core<P>) -> bool {
-        core.pool.is_tight(VACANT) && !(self.in_fault && core.pool.is_over())
+        core.pool.is_tight(VACANT) && !self.is_spared(core)
+    }
+
+    /// No fault that waits for its own frame pays for a share that fell; one that makes room ahead of need does.
+    fn is_spared(&self, core: &Core<P>) -> bool {
+        self.in_fault && core.pool.is_over()
     }
 
     /// Fills the batch with the coldest pages of the pool that are not in the file.

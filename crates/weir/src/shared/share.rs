@@ -133,12 +133,16 @@ pub struct Period {
 impl Period {
     /// The time that threads had for themselves, in millionths of what passed.
     fn rate(&self, floor_ns: u64) -> u64 {
-        let own = self.between_ns.saturating_sub(self.gaps * floor_ns);
-        (u128::from(own) * 1_000_000 / u128::from(self.elapsed_ns.max(1))) as u64
+        self.millionths(self.between_ns.saturating_sub(self.gaps * floor_ns))
     }
 
+    /// The processor time of the process, likewise.
     fn busy(&self) -> u64 {
-        (u128::from(self.busy_ns) * 1_000_000 / u128::from(self.elapsed_ns.max(1))) as u64
+        self.millionths(self.busy_ns)
+    }
+
+    fn millionths(&self, ns: u64) -> u64 {
+        (u128::from(ns) * 1_000_000 / u128::from(self.elapsed_ns.max(1))) as u64
     }
 
     fn and(&self, other: &Period) -> Period {
@@ -380,8 +384,7 @@ impl Chooser {
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
     /// wrong, and with so small a pool something did. So the pool may have all again, and no share so small for long.
     fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
-        let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
-        let fell = now + CHANGE_MIN < known / 2 && !differ(self.known.1, look.threads);
+        let fell = self.has_half(whole, look) && !differ(self.known.1, look.threads);
         if !fell || self.choice == Choice::default() {
             return;
         }
@@ -397,7 +400,12 @@ impl Chooser {
     /// Whether what the program does has changed.
     fn is_another(&self, whole: &Period, look: Look) -> bool {
         let (known, now) = (self.known.0.rate(look.floor_ns), whole.rate(look.floor_ns));
-        now / 2 > known + CHANGE_MIN || now + CHANGE_MIN < known / 2 || differ(self.known.1, look.threads)
+        now / 2 > known + CHANGE_MIN || self.has_half(whole, look) || differ(self.known.1, look.threads)
+    }
+
+    /// Whether the program has less than half of the time that it had.
+    fn has_half(&self, whole: &Period, look: Look) -> bool {
+        whole.rate(look.floor_ns) + CHANGE_MIN < self.known.0.rate(look.floor_ns) / 2
     }
 
     /// What to try next, and remembers which way.
