@@ -10,6 +10,8 @@ pub mod fileio;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;
 pub mod host;
+#[cfg(target_arch = "x86_64")]
+pub mod load;
 pub mod mem;
 pub mod pager;
 pub mod probe;

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]
+pub mod admission;
 pub mod config;
 #[cfg(not(loom))]
 pub mod demand;

@@ -6,6 +6,7 @@ pub mod policy;
 pub mod share;
 pub mod swapping;
 
+use crate::admission::Admission;
 use crate::config::Codec as CodecSetting;
 use crate::config::UNMAP_BATCH_MAX;
 use crate::demand::Demand;
@@ -111,6 +112,8 @@ pub struct Core<P: Pager> {
     pub demand: Demand,
     /// Whether bringing pages by nearness pays.
     pub trials: Trials,
+    /// Which pages are worth a frame.
+    pub admission: Admission,
     /// The program's time between its faults.
     pub meter: Meter,
     /// Frames freed so far by anybody: whether there is progress.
@@ -157,6 +160,7 @@ impl<P: Pager> Core<P> {
             store_batch: STORE_PER_HOLD,
             demand: Demand::default(),
             trials: Trials::default(),
+            admission: Admission::new(limit).map_err(memory)?,
             meter: Meter::default(),
             progress: Line::default(),
             pinned: AtomicU64::new(0),
@@ -299,6 +303,11 @@ impl<P: Pager> Core<P> {
     /// Free frames plus those that may still be created, less those that exist beyond the limit and have to go.
     pub fn available(&self) -> u32 {
         (self.frames.free() + self.frames.limit()).saturating_sub(self.frames.existing())
+    }
+
+    /// Whether a page that comes in takes the place of another.
+    pub fn is_tight(&self) -> bool {
+        self.available() < 2 * self.high_mark()
     }
 
     /// Whether nothing was ever evicted: what comes in is new.

@@ -61,6 +61,8 @@ counters! {
         in_absent "weir_in_absent",
         /// Pages installed by copying into a new frame.
         in_copied "weir_in_copied",
+        /// Loads answered from a page's record: the page stayed where it was.
+        loads_answered "weir_loads_answered",
         /// Staged pages taken back.
         in_staged "weir_in_staged",
         /// Pages brought in beyond those faulted on, first touches and those asked for by advice (`MADV_WILLNEED`) included.

@@ -15,6 +15,7 @@ const HEIGHTS: &[(&str, u8)] = &[
     ("tier", 3),
     ("frames", 3),
     ("page", PAGE),
+    ("admission", PAGE),
     ("demand", PAGE),
     ("meter", PAGE),
     ("trials", 3),

@@ -1,6 +1,28 @@
 //! The registers of an interrupted thread.
 
+use weir_os::load::PlainLoad;
+use weir_os::mem::PAGE_BYTES;
 use weir_os::signal::Mask;
+
+/// The general registers as instructions number them.
+const GENERAL: [i32; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
 
 /// What the kernel saved, and will load again when the handler returns.
 pub struct Context<'a>(&'a mut libc::ucontext_t);
@@ -47,6 +69,29 @@ impl Context<'_> {
     /// Number or result of the system call.
     pub fn set_result(&mut self, v: isize) {
         self.set(libc::REG_RAX, v as usize);
+    }
+
+    /// The plain load that was interrupted, if it is one and reads from the page of `address` alone.
+    pub fn load_from(&self, address: usize) -> Option<PlainLoad> {
+        const TRAP: usize = 1 << 8;
+        let ip = self.ip();
+        let registers = GENERAL.map(|r| self.reg(r) as u64);
+        // SAFETY: the processor has just fetched the instruction from there, and `decode` reads no byte behind it.
+        let code = |i: usize| unsafe { core::ptr::read_volatile((ip + i) as *const u8) };
+        let page = |a: usize| a / PAGE_BYTES;
+        let load = PlainLoad::decode(code, ip, &registers)?;
+        let last = load.address.checked_add(usize::from(load.bytes) - 1)?;
+        let alone = page(load.address) == page(address) && page(last) == page(address);
+        // A debugger that goes step by step would miss one.
+        (alone && self.reg(libc::REG_EFL) & TRAP == 0).then_some(load)
+    }
+
+    /// The instruction is done: it has loaded this value.
+    pub fn finish(&mut self, load: PlainLoad, value: u64) {
+        let register = GENERAL[load.register()];
+        let result = load.result(value, self.reg(register) as u64);
+        self.set(register, result as usize);
+        self.set_ip(self.ip() + usize::from(load.length));
     }
 
     /// The signals that were blocked, and will be again.

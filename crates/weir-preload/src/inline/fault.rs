@@ -3,8 +3,11 @@
 use super::context::Context;
 use super::{deliver, stacks};
 use crate::state;
+use weir::admission::Site;
 use weir::engine::inline::Verdict;
+use weir::fault::load::Load;
 use weir_os::gate::area::Area;
+use weir_os::mem::PAGE_BYTES;
 
 /// `si_code` of an access to a page that is not there.
 const BUS_ADRERR: i32 = 2;
@@ -16,12 +19,20 @@ pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         unsafe { ((*info).si_code, (*info).si_addr() as usize, Context::new(raw)) };
     if code == BUS_ADRERR
         && let Some(e) = state::owner(addr)
-        && let area = Area::current()
-        && e.fault_in_thread(addr, &area.left) == Verdict::Retry
     {
-        stacks::tend(e, &mut context);
-        e.take_turns(&area.turn, &area.left);
-        return;
+        let area = Area::current();
+        let site = Site::at(context.ip());
+        let plain = if e.may_load(site) { context.load_from(addr) } else { None };
+        let load = plain.map(|p| Load { offset: (p.address % PAGE_BYTES) as u16, bytes: p.bytes, site });
+        let verdict = e.fault_in_thread(addr, &area.left, load);
+        if let (Verdict::Loaded(value), Some(plain)) = (verdict, plain) {
+            context.finish(plain, value);
+        }
+        if verdict != Verdict::NotOurs {
+            stacks::tend(e, &mut context);
+            e.take_turns(&area.turn, &area.left);
+            return;
+        }
     }
     deliver::deliver(number, info, &mut context);
 }

@@ -477,7 +477,7 @@ impl<P: Pager> Engine<P> {
                     self.reclaim_here();
                 }
                 Outcome::Foreign | Outcome::Lost => return Err(Refused::NotManaged),
-                Outcome::Installed(_) | Outcome::Stale => {}
+                Outcome::Installed(_) | Outcome::Stale | Outcome::Loaded(..) => {}
             }
         }
         Err(Refused::Full)

@@ -6,7 +6,9 @@
 //! managed memory, so a fault never nests in a fault.
 
 use super::Engine;
+use crate::admission::Site;
 use crate::door::Pager;
+use crate::fault::load::Load;
 use crate::fault::{self, Ahead, Whose};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
@@ -123,13 +125,15 @@ pub enum Verdict {
     Retry,
     /// Not a fault of Weir's: the program's own handler is to have it.
     NotOurs,
+    /// Go on behind the instruction, which loads this value.
+    Loaded(u64),
 }
 
 impl Engine<KernelPager> {
     /// Resolves the fault of the calling thread at `addr`, which lies in the managed space. Signals
     /// are blocked. A page whose record is damaged is poisoned: trying again then raises a SIGBUS
     /// that is the program's. `left` is the thread's own: when its last fault ended, 0 at first.
-    pub fn fault_in_thread(&self, addr: usize, left: &AtomicU64) -> Verdict {
+    pub fn fault_in_thread(&self, addr: usize, left: &AtomicU64, load: Option<Load>) -> Verdict {
         let page = PageId(self.page_of(addr));
         let mut verdict = Verdict::Retry;
         let start = thread::now_ns();
@@ -138,8 +142,11 @@ impl Engine<KernelPager> {
             let (me, before) = (thread::id(), self.core.stats.faults().next());
             self.core.demand.note_faulter(me, before);
             self.begin_serving(desk, page, start);
-            let settled = self.resolve_or_reclaim(bench, page, (me >> 12) as u32);
+            let settled = self.resolve_or_reclaim(bench, page, (me >> 12) as u32, load);
             self.end_serving(desk);
+            if let Some(value) = settled.loaded {
+                verdict = Verdict::Loaded(value);
+            }
             if settled.foreign {
                 if self.is_foreign(page) {
                     verdict = Verdict::NotOurs;
@@ -156,6 +163,11 @@ impl Engine<KernelPager> {
             left.store(end, Ordering::Relaxed);
         });
         verdict
+    }
+
+    /// Whether a load of this site may be answered: worth decoding.
+    pub fn may_load(&self, site: Site) -> bool {
+        !self.core.is_plentiful() && self.core.admission.may_answer(site, self.core.stats.faults().own())
     }
 
     /// Where more threads fault than there are processors, one that has run for [`TURN_NS`] lets the others run: the scheduler takes a

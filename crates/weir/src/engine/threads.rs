@@ -5,6 +5,7 @@ use super::Engine;
 use super::inline::{Serving, fetch_steps};
 use crate::config::Policy;
 use crate::door::Pager;
+use crate::fault::load::Load;
 use crate::fault::{self, Ahead, Outcome};
 use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::PageId;
@@ -90,7 +91,7 @@ impl Engine<KernelPager> {
         }
         let page = PageId(self.page_of(m.address));
         self.begin_serving(0, page, start);
-        let settled = self.resolve_or_reclaim(bench, page, m.tid);
+        let settled = self.resolve_or_reclaim(bench, page, m.tid, None);
         self.end_serving(0);
         self.core.stats.record_fault(thread::now_ns() - start);
         settled.ahead
@@ -106,16 +107,25 @@ impl Engine<KernelPager> {
     }
 
     /// Resolves a fault, reclaiming a little where no frame is free.
-    pub(super) fn resolve_or_reclaim(&self, bench: &mut Bench, page: PageId, tid: u32) -> Settled {
+    pub(super) fn resolve_or_reclaim(
+        &self,
+        bench: &mut Bench,
+        page: PageId,
+        tid: u32,
+        load: Option<Load>,
+    ) -> Settled {
         let mut patience = Patience::default();
         loop {
-            match fault::resolve(&self.core, &self.strides, page, tid) {
-                Outcome::Installed(ahead) => return Settled { ahead, foreign: false },
+            match fault::resolve_load(&self.core, &self.strides, page, tid, load) {
+                Outcome::Loaded(value, ahead) => {
+                    return Settled { ahead, foreign: false, loaded: Some(value) };
+                }
+                Outcome::Installed(ahead) => return Settled { ahead, ..Settled::default() },
                 Outcome::Stale => return Settled::default(),
                 Outcome::Foreign => {
                     // Being unmapped right now: the thread tries again and gets its SIGSEGV.
                     Pager::wake(&self.core.pager, page, 1);
-                    return Settled { ahead: None, foreign: true };
+                    return Settled { foreign: true, ..Settled::default() };
                 }
                 Outcome::Lost => {
                     self.report_lost(page);
@@ -370,6 +380,8 @@ pub(super) struct Settled {
     pub ahead: Option<Ahead>,
     /// Nobody has mapped the page through Weir.
     pub foreign: bool,
+    /// What the page holds where the instruction loads from.
+    pub loaded: Option<u64>,
 }
 
 /// How long a fault without a frame has seen no progress by anybody.

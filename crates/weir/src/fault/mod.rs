@@ -6,6 +6,7 @@
 
 mod fresh;
 pub mod install;
+pub mod load;
 mod nearby;
 pub mod readahead;
 pub mod span;
@@ -20,6 +21,7 @@ use crate::page::{BlockId, PageId, table::BlockRow};
 use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
+use load::Load;
 use readahead::Plan;
 pub use readahead::{Ahead, Whose};
 use span::bring_span;
@@ -41,22 +43,40 @@ pub enum Outcome {
     NoFrames,
     /// The page's record is damaged or cannot be read; its bytes are lost.
     Lost,
+    /// The page stays where it is: this is the value that was to be loaded from it. More may be worth fetching.
+    Loaded(u64, Option<Ahead>),
 }
 
 /// Resolves a fault of thread `tid` on `page`.
 pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u32) -> Outcome {
+    resolve_load(core, strides, page, tid, None)
+}
+
+/// As [`resolve`], of an instruction that loads from the page and can be given the value instead.
+pub fn resolve_load<P: Pager>(
+    core: &Core<P>,
+    strides: &Strides,
+    page: PageId,
+    tid: u32,
+    load: Option<Load>,
+) -> Outcome {
     let (block, index) = (page.block(), page.index());
     loop {
         let seen = swapin::arrivals(core);
-        let plan = match resolve_in_ram(core, strides, page, tid) {
+        let (plan, load) = match resolve_in_ram(core, strides, page, tid, load) {
             Ok(outcome) => return outcome,
-            Err(plan) => plan,
+            Err(there) => there,
         };
         // In the swap file: read it and what readahead expects next.
-        let mask = plan.mask | run_mask(index, 1);
-        let got = swapin::fetch(core, block, mask, index);
+        let got = match load {
+            Some(load) => swapin::load(core, page, load),
+            None => swapin::fetch(core, block, plan.mask | run_mask(index, 1), index),
+        };
         if got.lost >> index & 1 == 1 {
             return Outcome::Lost;
+        }
+        if let Some((value, load)) = got.loaded.zip(load) {
+            return loaded(core, strides, &plan, page, tid, load, value);
         }
         match got.end {
             End::Done if got.installed >> index & 1 == 1 => {}
@@ -73,13 +93,14 @@ pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u
     }
 }
 
-/// As [`resolve`], but that a page in the swap file stays there: `Err` says what to bring.
+/// As [`resolve_load`], but that a page in the swap file stays there: `Err` says what to bring, or what to load.
 fn resolve_in_ram<P: Pager>(
     core: &Core<P>,
     strides: &Strides,
     page: PageId,
     tid: u32,
-) -> Result<Outcome, Plan> {
+    load: Option<Load>,
+) -> Result<Outcome, (Plan, Option<Load>)> {
     // 1. Room first, without a lock: fresh frames while the budget allows.
     install::ensure_frames(core);
     // 2. Lookup.
@@ -96,14 +117,20 @@ fn resolve_in_ram<P: Pager>(
     if word.state() == State::Resident {
         return Ok(settle_resident(core, row, page));
     }
+    // 4. How much to bring: the page, and what readahead expects next.
+    let mut again = false;
     if matches!(word.state(), State::Pooled | State::Swapped) {
         core.demand.majors.note(core.stats.faults_major().next());
+        again = core.admission.wanted(page, now_of(core));
     }
-    // 4. How much to bring: the page, and what readahead expects next.
-    let plan = readahead::plan(core, block, index, word.state());
+    let plan = readahead::plan(core, block, index, word.state(), again);
+    let load = load.filter(|_| !again && plan.mask == run_mask(index, 1) && load::is_enough(core, page));
     if word.state() == State::Swapped {
         // What is in the pool comes by faults of its own.
-        return Err(plan.of(install::swapped_of(core, block, plan.mask)));
+        return Err((plan.of(install::swapped_of(core, block, plan.mask)), load));
+    }
+    if let Some((load, value)) = load.and_then(|load| Some((load, load::from_ram(core, page, load)?))) {
+        return Ok(loaded(core, strides, &plan, page, tid, load, value));
     }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
     // 5. Fetch and install, the faulted page's run first.
@@ -121,6 +148,27 @@ fn resolve_in_ram<P: Pager>(
     let stream =
         plan.ahead.and_then(|a| if word.state() == State::Absent { first_touches(core, a) } else { Some(a) });
     Ok(Outcome::Installed(next_of(core, strides, &plan, stream, page, tid)))
+}
+
+/// The program's time, in faults on pages that are out.
+fn now_of<P: Pager>(core: &Core<P>) -> u64 {
+    core.demand.majors.now(core.stats.faults_major().own())
+}
+
+/// The load is answered: counts, looks ahead.
+fn loaded<P: Pager>(
+    core: &Core<P>,
+    strides: &Strides,
+    plan: &Plan,
+    page: PageId,
+    tid: u32,
+    load: Load,
+    value: u64,
+) -> Outcome {
+    core.admission.answered(page, load.site, now_of(core));
+    core.stats.loads_answered().add(1);
+    plan.done(core, page.block(), page.index(), run_mask(page.index(), 1), 0);
+    Outcome::Loaded(value, next_of(core, strides, plan, plan.ahead, page, tid))
 }
 
 /// What to fetch next: for the block's stream, or else for the thread's stride.

@@ -237,8 +237,8 @@ pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
     row.set_readahead(with_unproven(state, unproven_of(state) + read));
 }
 
-/// Plans for a fault at `index` of `block`, under its lock.
-pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State) -> Plan {
+/// Plans for a fault at `index` of `block`, under its lock. `again`: the page's last one is counted already, it was answered.
+pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State, again: bool) -> Plan {
     let row = core.table.block(block);
     let (remembered, access) = (row.readahead(), row.access());
     let (stream, proof) = followed(core, block, index, remembered);
@@ -258,7 +258,7 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State)
     let plentiful = source == State::Absent && core.is_plentiful();
     let (mut expected, mut stream) = stream.cover(index);
     let (mut close, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
-    if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) {
+    if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) && !again {
         let now = core.demand.majors.now(core.stats.faults_major().own());
         close = close.another(index, now, core.blocks_in_use());
         (near, tried) = close.pages(&core.trials, source, (block, index), now);

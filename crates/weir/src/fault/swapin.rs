@@ -5,7 +5,8 @@
 //! a page meanwhile (given up, moved by `mremap`) shows in its word, and what was read for it is dropped.
 
 use super::install;
-use crate::door::{Pager, with_frame};
+use super::load::Load;
+use crate::door::{BlockIo, Pager, with_frame};
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
@@ -30,6 +31,8 @@ pub struct Fetched {
     pub lost: u64,
     /// How it ended.
     pub end: End,
+    /// The value that was to be loaded; nothing is installed.
+    pub loaded: Option<u64>,
 }
 
 /// How a fetch ended.
@@ -148,6 +151,48 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
     got
 }
 
+/// Reads a page and leaves it where it is: `loaded` of what comes back is what the instruction wants of it. Under no lock.
+pub fn load<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Fetched {
+    let Some(s) = &core.swapping else { return Fetched::default() };
+    let (block, index) = (page.block(), page.index());
+    let mut desk = s.desk();
+    let job = match begin(core, block, run_mask(index, 1), index, 1, desk.tag) {
+        Ok(job) => job,
+        Err(end) => return Fetched { end, ..Fetched::default() },
+    };
+    let mut bytes = [0; PAGE_BYTES];
+    let read = read_one(s, job.pages[0], &mut desk, &mut bytes);
+    let mut got = Fetched::default();
+    let guard = core.table.block(block).lock();
+    let word = core.table.word(page);
+    // Else it was given up or moved meanwhile: the fault begins again.
+    if word.try_end_io(job.words[0]).is_ok() {
+        match read {
+            Ok(true) => got.loaded = Some(load.of(&bytes)),
+            _ => {
+                note_loss::<P>(s, read.err());
+                got.lost = 1 << index;
+            }
+        }
+    }
+    drop(guard);
+    s.announce();
+    got
+}
+
+/// Reads and expands a page. `Ok(false)`: its record is damaged.
+fn read_one<D: BlockIo>(
+    s: &Swapping<D>,
+    (page, slot): (PageId, SlotId),
+    desk: &mut Desk,
+    bytes: &mut PageBytes,
+) -> Result<bool, SwapError> {
+    let start = thread::now_ns();
+    let read = s.tier.read_with(slot, page, &mut desk.scratch, |codec, record| expand(codec, record, bytes));
+    s.count_io(start);
+    read
+}
+
 /// Frames for up to `wanted` pages: as many as readahead may have, one at least.
 fn take_room<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Room> {
     core.demand.note(wanted);
@@ -223,12 +268,9 @@ fn one<P: Pager>(
     desk: &mut Desk,
     job: &mut Job,
 ) -> Fetched {
-    let (page, slot) = job.pages[0];
+    let page = job.pages[0].0;
     let mut bytes = [0; PAGE_BYTES];
-    let start = thread::now_ns();
-    let read =
-        s.tier.read_with(slot, page, &mut desk.scratch, |codec, record| expand(codec, record, &mut bytes));
-    s.count_io(start);
+    let read = read_one(s, job.pages[0], desk, &mut bytes);
     let hash = if job.keeps { codec::hash_page(&bytes, core.seed) } else { 0 };
     let _guard = core.table.block(block).lock();
     let word = core.table.word(page);
