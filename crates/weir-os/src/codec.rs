@@ -20,6 +20,13 @@ unsafe extern "C" {
         acceleration: c_int,
     ) -> c_int;
     fn LZ4_decompress_safe(src: *const c_char, dst: *mut c_char, src_len: c_int, dst_cap: c_int) -> c_int;
+    fn LZ4_decompress_safe_partial(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        wanted: c_int,
+        dst_cap: c_int,
+    ) -> c_int;
     fn LZ4_sizeofState() -> c_int;
 }
 
@@ -108,6 +115,25 @@ pub fn lz4_lend<R>(src: &[u8], f: impl FnOnce(&PageBytes) -> R) -> Option<R> {
     let n = unsafe { lz4_expand_into(src, roomy.as_mut_ptr().cast(), PAGE_BYTES + SLACK_BYTES) };
     // SAFETY: a page's bytes have been written from the beginning on.
     (n == PAGE_BYTES as c_int).then(|| f(unsafe { &*roomy.as_ptr().cast::<PageBytes>() }))
+}
+
+/// Expands the beginning of an LZ4 block of a page, `len` bytes or more, and lends it. `None` when it is damaged, as far as it was
+/// read, or shorter.
+pub fn lz4_lend_start<R>(src: &[u8], len: usize, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    let mut roomy = Roomy::uninit();
+    let len = len.min(PAGE_BYTES);
+    // SAFETY: a live slice with its length, and room as long as is said, which is more than is wanted. As the safe variant.
+    let n = unsafe {
+        LZ4_decompress_safe_partial(
+            src.as_ptr().cast(),
+            roomy.as_mut_ptr().cast(),
+            src.len() as c_int,
+            len as c_int,
+            (PAGE_BYTES + SLACK_BYTES) as c_int,
+        )
+    };
+    // SAFETY: so many bytes have been written from the beginning on.
+    (n >= len as c_int).then(|| f(unsafe { core::slice::from_raw_parts(roomy.as_ptr().cast(), len) }))
 }
 
 /// Expands an LZ4 block into exactly as many bytes as there is room for. `false` when it is damaged, or not so long.

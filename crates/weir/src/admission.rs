@@ -18,7 +18,7 @@ use weir_os::shards::Line;
 use weir_os::sys::Errno;
 
 /// Frames for each page that is remembered.
-const FRAMES_PER_PLACE: u32 = 8;
+const FRAMES_PER_PLACE: u32 = 64;
 const PLACES_MIN: u32 = 256;
 const PLACES_MAX: u32 = 1 << 20;
 /// Faults on pages that are out, after which a page that is wanted again was not wanted *at once*.
@@ -26,7 +26,7 @@ const AT_ONCE: u32 = 64;
 /// An unknown site has one load in so many answered.
 const PROBE_ONE_IN: u64 = 16;
 /// A known one has one page in so many brought all the same: two pages that share a place and are wanted in turn would never come.
-const BRING_ONE_IN: u32 = 16;
+const BRING_ONE_IN: u32 = 256;
 /// A site's score: up by one with each answer, down by this when the page is wanted at once again, so that a third of them may be.
 const AGAIN_COSTS: u8 = 3;
 const SCORE_ANSWERS: u8 = 8;

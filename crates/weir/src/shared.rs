@@ -131,6 +131,11 @@ pub struct Core<P: Pager> {
 /// Bound of the score that kept copies have.
 const KEEP_BOUND: i32 = 256;
 
+/// With so much room for new frames no more is made than pays for the flush.
+const CREDIT_ENOUGH: u32 = 2 * BLOCK_PAGES;
+/// That is at least so much at once.
+const CREDIT_MORE: u32 = 4 * BLOCK_PAGES;
+
 impl<P: Pager> Core<P> {
     /// Builds the state for a pager whose space and arena have the geometry's sizes.
     pub fn new(pager: P, g: Geometry, seed: u64, codec: CodecSetting) -> Result<Core<P>, StartError> {
@@ -335,7 +340,9 @@ impl<P: Pager> Core<P> {
     pub fn balance(&self) -> u32 {
         let free = self.frames.free();
         if self.demand.wants_credit() {
-            return self.shed_spare(u32::MAX);
+            let enough =
+                self.frames.credit() >= CREDIT_ENOUGH && self.frames.free() < FREE_FLOOR + CREDIT_MORE;
+            return if enough { 0 } else { self.shed_spare(u32::MAX) };
         }
         if self.takes_new_frames() {
             return 0;

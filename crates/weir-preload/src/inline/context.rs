@@ -1,6 +1,6 @@
 //! The registers of an interrupted thread.
 
-use weir_os::load::PlainLoad;
+use weir_os::load::{Load, Registers};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::signal::Mask;
 
@@ -71,27 +71,34 @@ impl Context<'_> {
         self.set(libc::REG_RAX, v as usize);
     }
 
-    /// The plain load that was interrupted, if it is one and reads from the page of `address` alone.
-    pub fn load_from(&self, address: usize) -> Option<PlainLoad> {
+    /// The load that was interrupted, if the instruction is one and reads from the page of `address` alone.
+    pub fn load_from(&self, address: usize) -> Option<Load> {
         const TRAP: usize = 1 << 8;
         let ip = self.ip();
-        let registers = GENERAL.map(|r| self.reg(r) as u64);
         // SAFETY: the processor has just fetched the instruction from there, and `decode` reads no byte behind it.
         let code = |i: usize| unsafe { core::ptr::read_volatile((ip + i) as *const u8) };
         let page = |a: usize| a / PAGE_BYTES;
-        let load = PlainLoad::decode(code, ip, &registers)?;
+        let load = Load::decode(code, ip, &self.registers())?;
         let last = load.address.checked_add(usize::from(load.bytes) - 1)?;
         let alone = page(load.address) == page(address) && page(last) == page(address);
         // A debugger that goes step by step would miss one.
         (alone && self.reg(libc::REG_EFL) & TRAP == 0).then_some(load)
     }
 
-    /// The instruction is done: it has loaded this value.
-    pub fn finish(&mut self, load: PlainLoad, value: u64) {
-        let register = GENERAL[load.register()];
-        let result = load.result(value, self.reg(register) as u64);
-        self.set(register, result as usize);
+    /// Does the instruction, which has read this value.
+    pub fn finish(&mut self, load: Load, value: u64) {
+        let mut registers = self.registers();
+        load.finish(value, &mut registers);
+        for (number, value) in GENERAL.into_iter().zip(registers.general) {
+            self.set(number, value as usize);
+        }
+        self.set(libc::REG_EFL, registers.flags as usize);
         self.set_ip(self.ip() + usize::from(load.length));
+    }
+
+    fn registers(&self) -> Registers {
+        let flags = self.reg(libc::REG_EFL) as u64;
+        Registers { general: GENERAL.map(|r| self.reg(r) as u64), flags }
     }
 
     /// The signals that were blocked, and will be again.

@@ -1,11 +1,10 @@
 //! A load that is answered from the page's record: the page stays where it is.
 
 use crate::admission::Site;
-use crate::door::Pager;
+use crate::door::{Pager, with_frame};
 use crate::page::PageId;
 use crate::page::state::State;
 use crate::shared::Core;
-use weir_os::codec::PageBytes;
 use weir_os::mem::PAGE_BYTES;
 
 /// What an instruction reads.
@@ -20,8 +19,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// The value in the page, with zeros above.
-    pub fn of(self, page: &PageBytes) -> u64 {
+    /// Bytes of the page as far as the last one that is read.
+    fn end(self) -> usize {
+        usize::from(self.offset) + usize::from(self.bytes)
+    }
+
+    /// The value in the page, or its beginning, with zeros above.
+    pub fn of(self, page: &[u8]) -> u64 {
         let (offset, bytes) = (self.offset as usize, self.bytes as usize);
         let mut value = [0; 8];
         value[..bytes].copy_from_slice(&page[offset..offset + bytes]);
@@ -40,14 +44,19 @@ pub fn is_enough<P: Pager>(core: &Core<P>, page: PageId) -> bool {
     core.is_tight() && !core.admission.brings_anyway(page, super::now_of(core))
 }
 
-/// The value, if the page is a record in the pool or same-filled, and the record is good. Under the block's lock.
+/// The value, if the page is staged, same-filled or a record in the pool, and the record is good. Under the block's lock.
 pub fn from_ram<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Option<u64> {
-    debug_assert!(load.offset as usize + load.bytes as usize <= PAGE_BYTES);
+    debug_assert!(load.end() <= PAGE_BYTES);
     let word = core.table.word(page).load();
     match word.state() {
+        State::Staged => {
+            let slot = core.table.block(page.block()).window()?.slot(page.index());
+            Some(with_frame(&core.pager, slot, |bytes| load.of(bytes)))
+        }
         State::Same => Some(load.of_same(core.table.aux(page))),
         State::Pooled => {
-            core.pool.expand_and_lend(&core.pager, word.handle()?, page, |bytes| load.of(bytes)).ok()
+            let handle = word.handle()?;
+            core.pool.lend_start(&core.pager, handle, page, load.end(), |bytes| load.of(bytes)).ok()
         }
         _ => None,
     }

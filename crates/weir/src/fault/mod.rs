@@ -117,14 +117,14 @@ fn resolve_in_ram<P: Pager>(
     if word.state() == State::Resident {
         return Ok(settle_resident(core, row, page));
     }
-    // 4. How much to bring: the page, and what readahead expects next.
-    let mut again = false;
     if matches!(word.state(), State::Pooled | State::Swapped) {
         core.demand.majors.note(core.stats.faults_major().next());
-        again = core.admission.wanted(page, now_of(core));
     }
-    let plan = readahead::plan(core, block, index, word.state(), again);
-    let load = load.filter(|_| !again && plan.mask == run_mask(index, 1) && load::is_enough(core, page));
+    // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
+    let again = word.state() != State::Absent && core.admission.wanted(page, now_of(core));
+    let load = load.filter(|_| !again && load::is_enough(core, page));
+    let plan = readahead::plan(core, (block, index), word.state(), (again, load.is_some()));
+    let load = load.filter(|_| plan.mask == run_mask(index, 1));
     if word.state() == State::Swapped {
         // What is in the pool comes by faults of its own.
         return Err((plan.of(install::swapped_of(core, block, plan.mask)), load));

@@ -119,6 +119,11 @@ impl Stream {
         Stream { size: (self.size / RESTART).max(1), depth: 0, ..self }
     }
 
+    /// The page at `index` alone, and the stream as if it had brought no more.
+    fn alone(self, index: u32) -> (u64, Stream) {
+        (run_mask(index, 1), Stream { lo: index, hi: index + 1, ..self })
+    }
+
     /// The pages this stream brings for a fault at `index`, and the stream with its new edge.
     fn cover(self, index: u32) -> (u64, Stream) {
         if self.backwards {
@@ -238,7 +243,12 @@ pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
 }
 
 /// Plans for a fault at `index` of `block`, under its lock. `again`: the page's last one is counted already, it was answered.
-pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State, again: bool) -> Plan {
+pub fn plan<P: Pager>(
+    core: &Core<P>,
+    (block, index): (BlockId, u32),
+    source: State,
+    (again, loads): (bool, bool),
+) -> Plan {
     let row = core.table.block(block);
     let (remembered, access) = (row.readahead(), row.access());
     let (stream, proof) = followed(core, block, index, remembered);
@@ -256,7 +266,10 @@ pub fn plan<P: Pager>(core: &Core<P>, block: BlockId, index: u32, source: State,
         };
     }
     let plentiful = source == State::Absent && core.is_plentiful();
-    let (mut expected, mut stream) = stream.cover(index);
+    // Two pages side by side come by chance too.
+    let least = if loads { IN_ORDER } else { 1 };
+    let (mut expected, mut stream) =
+        if stream.size < least { stream.alone(index) } else { stream.cover(index) };
     let (mut close, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
     if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) && !again {
         let now = core.demand.majors.now(core.stats.faults_major().own());

@@ -299,6 +299,27 @@ impl Pool {
         lent.ok_or(Damaged)
     }
 
+    /// Expands the beginning of a record, `len` bytes of the page, and lends it. `Err` as for `expand`.
+    pub fn lend_start<P: Pager, R>(
+        &self,
+        pager: &P,
+        handle: Handle,
+        page: PageId,
+        len: usize,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Damaged> {
+        let (bytes, codec) = self.header(pager, handle, page)?;
+        let lent = with_bytes(pager, offset(handle) + HEADER_BYTES, bytes, |src| match codec {
+            Codec::Lz4 => codec::lz4_lend_start(src, len, f),
+            // Each of its planes has a part of every word.
+            Codec::ShuffleLz4 => {
+                let mut page = [0; PAGE_BYTES];
+                codec::shuffle_lz4_expand(src, &mut page).then(|| f(&page[..len]))
+            }
+        });
+        lent.ok_or(Damaged)
+    }
+
     /// Lends a record's bytes as they are. `Err` as for `expand`.
     pub fn lend<P: Pager, R>(
         &self,
