@@ -421,7 +421,7 @@ pub struct NumpyArgs {
 /// `weir __workload`
 #[derive(Debug, Args)]
 pub struct WorkloadArgs {
-    /// Phases: fill, seqread, randread, randwrite, sweep, zipf (each with @THREADS), or demo, gate or graph alone;
+    /// Phases: fill, seqread, randread, randwords, randwrite, sweep, zipf (each with @THREADS), or demo, gate or graph alone;
     /// comma-separated
     #[arg(value_delimiter = ',')]
     pub phases: Vec<String>,

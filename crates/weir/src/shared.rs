@@ -131,10 +131,8 @@ pub struct Core<P: Pager> {
 /// Bound of the score that kept copies have.
 const KEEP_BOUND: i32 = 256;
 
-/// With so much room for new frames no more is made than pays for the flush.
-const CREDIT_ENOUGH: u32 = 2 * BLOCK_PAGES;
-/// That is at least so much at once.
-const CREDIT_MORE: u32 = 4 * BLOCK_PAGES;
+/// With so much room for new frames no more is made: later it is more for the same flush.
+const CREDIT_ENOUGH: u32 = 4 * BLOCK_PAGES;
 
 impl<P: Pager> Core<P> {
     /// Builds the state for a pager whose space and arena have the geometry's sizes.
@@ -173,6 +171,7 @@ impl<P: Pager> Core<P> {
             pressed: AtomicBool::new(false),
             shedding: AtomicBool::new(false),
         };
+        core.metadata_bytes.store(core.admission.bytes(), Ordering::Relaxed);
         core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);
         core.apply_limits();
         Ok(core)
@@ -340,8 +339,7 @@ impl<P: Pager> Core<P> {
     pub fn balance(&self) -> u32 {
         let free = self.frames.free();
         if self.demand.wants_credit() {
-            let enough =
-                self.frames.credit() >= CREDIT_ENOUGH && self.frames.free() < FREE_FLOOR + CREDIT_MORE;
+            let enough = self.frames.credit() >= CREDIT_ENOUGH;
             return if enough { 0 } else { self.shed_spare(u32::MAX) };
         }
         if self.takes_new_frames() {

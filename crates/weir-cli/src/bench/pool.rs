@@ -22,9 +22,9 @@ pub(super) const DATA_PER_LIMIT: u64 = 2;
 pub(super) const SWAP_SLACK_BYTES: u64 = 64 << 20;
 const DEADLINE: Duration = Duration::from_secs(600);
 /// Order matters: random accesses follow a sequential pass, as in the kernel's own figures.
-const PHASES: &str = "fill,seqread,randread@1,randread@2,randwrite@1,zipf@1,zipf@2";
+const PHASES: &str = "fill,seqread,randread@1,randread@2,randwords@1,randwrite@1,zipf@1,zipf@2";
 
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 20] = [
     throughput("fill", "fill", 1.9),
     throughput("sequential read", "seqread", 5.0),
     rate("random read", "randread@1", 2.0),
@@ -33,6 +33,9 @@ const ROWS: [Row; 17] = [
     rate("random read, 2 threads", "randread@2", 2.0),
     latency("  p99", "randread@2", "p99_ns", 5.0),
     latency("  p99.9", "randread@2", "p999_ns", 10.0),
+    rate("random read, 4 words", "randwords@1", 1.3),
+    latency("  p99", "randwords@1", "p99_ns", 5.0),
+    latency("  p99.9", "randwords@1", "p999_ns", 10.0),
     rate("random write", "randwrite@1", 1.5),
     latency("  p99", "randwrite@1", "p99_ns", 5.0),
     latency("  p99.9", "randwrite@1", "p999_ns", 10.0),

@@ -29,6 +29,8 @@ const TEMPLATES: usize = 64;
 const STAMP_WORD: usize = 0;
 /// Word of a page that random writes change.
 const WRITTEN_WORD: usize = 1;
+/// Words that the phase of that name reads of each page.
+const WORDS_OF_A_PAGE: u32 = 4;
 /// Pages that a thread of the sweep phase takes at a time.
 const SWEEP_PAGES: usize = 16;
 /// Skew of the zipf phase.
@@ -110,8 +112,9 @@ fn run_phases(phases: &[String], bytes: usize, length: Duration, passes: u32) ->
             "seqread" => data.sequential_read(passes)?,
             "sweep" => data.sweep(threads, length)?,
             "stream" => data.stream(threads, length)?,
-            "randread" => data.random_read(threads, length, &Pattern::Uniform)?,
-            "zipf" => data.random_read(threads, length, &Pattern::Zipf(Zipf::new(pages as u64)))?,
+            "randread" => data.random_read(threads, length, &Pattern::Uniform, 1)?,
+            "randwords" => data.random_read(threads, length, &Pattern::Uniform, WORDS_OF_A_PAGE)?,
+            "zipf" => data.random_read(threads, length, &Pattern::Zipf(Zipf::new(pages as u64)), 1)?,
             "randwrite" => data.random_write(length)?,
             _ => bail!("unknown phase '{phase}'"),
         };
@@ -241,6 +244,17 @@ impl Data {
         Ok(result)
     }
 
+    /// Compares one word with what was written there by the fill.
+    fn check_word(&self, page: usize, word: usize) -> anyhow::Result<()> {
+        let expected = match word {
+            STAMP_WORD | WRITTEN_WORD => return check_stamp(self.memory.words(), page),
+            _ => self.templates[template_of(page)][word],
+        };
+        let found = self.memory.words()[page * PAGE_WORDS + word].load(Relaxed);
+        ensure!(found == expected, "page {page}: found {found:#x} at word {word} instead of {expected:#x}");
+        Ok(())
+    }
+
     /// Each thread reads its own part from end to end, once a pass, and waits for the others: nobody can go round among pages that
     /// are there. Passes until `length` is over.
     fn stream(&self, threads: usize, length: Duration) -> anyhow::Result<Value> {
@@ -272,8 +286,14 @@ impl Data {
         Ok(())
     }
 
-    fn random_read(&self, threads: usize, length: Duration, pattern: &Pattern) -> anyhow::Result<Value> {
-        let words = self.memory.words();
+    /// Reads so many words of a page by chance, each anywhere in it.
+    fn random_read(
+        &self,
+        threads: usize,
+        length: Duration,
+        pattern: &Pattern,
+        words_of_a_page: u32,
+    ) -> anyhow::Result<Value> {
         let before = processor_seconds();
         let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
             let spawn = |thread: usize| {
@@ -281,7 +301,8 @@ impl Data {
                     let mut random = Random::new(1000 + thread as u64);
                     timed(length, || {
                         let page = pattern.page(&mut random, self.pages);
-                        check_stamp(words, page)
+                        (0..words_of_a_page)
+                            .try_for_each(|_| self.check_word(page, random.below(PAGE_WORDS as u64) as usize))
                     })
                 })
             };
@@ -515,6 +536,7 @@ mod tests {
             "stream@3",
             "randread@1",
             "randread@2",
+            "randwords@1",
             "randwrite@1",
             "sweep@3",
             "zipf@1",

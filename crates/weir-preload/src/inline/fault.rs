@@ -3,7 +3,6 @@
 use super::context::Context;
 use super::{deliver, stacks};
 use crate::state;
-use weir::admission::Site;
 use weir::engine::inline::Verdict;
 use weir::fault::load::Load;
 use weir_os::gate::area::Area;
@@ -21,11 +20,14 @@ pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         && let Some(e) = state::owner(addr)
     {
         let area = Area::current();
-        let site = Site::at(context.ip());
-        let plain = if e.may_load(site) { context.load_from(addr) } else { None };
-        let load = plain.map(|p| Load { offset: (p.address % PAGE_BYTES) as u16, bytes: p.bytes, site });
+        let asked = e.ask(context.ip()).and_then(|asker| Some((asker, context.load_from(addr)?)));
+        let load = asked.map(|(asker, plain)| Load {
+            offset: (plain.address % PAGE_BYTES) as u16,
+            bytes: plain.bytes,
+            asker,
+        });
         let verdict = e.fault_in_thread(addr, &area.left, load);
-        if let (Verdict::Loaded(value), Some(plain)) = (verdict, plain) {
+        if let (Verdict::Loaded(value), Some((_, plain))) = (verdict, asked) {
             context.finish(plain, value);
         }
         if verdict != Verdict::NotOurs {

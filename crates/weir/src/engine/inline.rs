@@ -6,7 +6,7 @@
 //! managed memory, so a fault never nests in a fault.
 
 use super::Engine;
-use crate::admission::Site;
+use crate::admission::Asker;
 use crate::door::Pager;
 use crate::fault::load::Load;
 use crate::fault::{self, Ahead, Whose};
@@ -165,9 +165,12 @@ impl Engine<KernelPager> {
         verdict
     }
 
-    /// Whether a load of this site may be answered: worth decoding.
-    pub fn may_load(&self, site: Site) -> bool {
-        !self.core.is_plentiful() && self.core.admission.may_answer(site, self.core.stats.faults().own())
+    /// Whether the fault of the instruction at `ip` might be answered, if it loads: worth decoding.
+    pub fn ask(&self, ip: usize) -> Option<Asker> {
+        if self.core.is_plentiful() {
+            return None;
+        }
+        self.core.admission.ask(ip, self.core.stats.faults().own())
     }
 
     /// Where more threads fault than there are processors, one that has run for [`TURN_NS`] lets the others run: the scheduler takes a

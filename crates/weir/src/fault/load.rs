@@ -1,6 +1,6 @@
 //! A load that is answered from the page's record: the page stays where it is.
 
-use crate::admission::Site;
+use crate::admission::Asker;
 use crate::door::{Pager, with_frame};
 use crate::page::PageId;
 use crate::page::state::State;
@@ -14,8 +14,8 @@ pub struct Load {
     pub offset: u16,
     /// 1, 2, 4 or 8; no further than the page.
     pub bytes: u8,
-    /// Which instruction.
-    pub site: Site,
+    /// Who.
+    pub asker: Asker,
 }
 
 impl Load {
@@ -37,11 +37,6 @@ impl Load {
         let turned = word.rotate_right(u32::from(self.offset) % 8 * 8);
         if self.bytes == 8 { turned } else { turned & ((1 << (self.bytes * 8)) - 1) }
     }
-}
-
-/// Whether a load from the page is to be answered, where its site may be: the page would take the place of another.
-pub fn is_enough<P: Pager>(core: &Core<P>, page: PageId) -> bool {
-    core.is_tight() && !core.admission.brings_anyway(page, super::now_of(core))
 }
 
 /// The value, if the page is staged, same-filled or a record in the pool, and the record is good. Under the block's lock.

@@ -13,6 +13,7 @@ pub mod span;
 pub mod strides;
 mod swapin;
 
+use crate::admission::Want;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
@@ -22,8 +23,8 @@ use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
 use load::Load;
-use readahead::Plan;
 pub use readahead::{Ahead, Whose};
+use readahead::{Plan, now_of};
 use span::bring_span;
 pub use strides::Strides;
 use swapin::End;
@@ -69,14 +70,14 @@ pub fn resolve_load<P: Pager>(
         };
         // In the swap file: read it and what readahead expects next.
         let got = match load {
-            Some(load) => swapin::load(core, page, load),
+            Some((load, _)) => swapin::load(core, page, load),
             None => swapin::fetch(core, block, plan.mask | run_mask(index, 1), index),
         };
         if got.lost >> index & 1 == 1 {
             return Outcome::Lost;
         }
         if let Some((value, load)) = got.loaded.zip(load) {
-            return loaded(core, strides, &plan, page, tid, load, value);
+            return loaded(core, strides, &plan, tid, load, value);
         }
         match got.end {
             End::Done if got.installed >> index & 1 == 1 => {}
@@ -100,7 +101,7 @@ fn resolve_in_ram<P: Pager>(
     page: PageId,
     tid: u32,
     load: Option<Load>,
-) -> Result<Outcome, (Plan, Option<Load>)> {
+) -> Result<Outcome, (Plan, Option<(Load, Want)>)> {
     // 1. Room first, without a lock: fresh frames while the budget allows.
     install::ensure_frames(core);
     // 2. Lookup.
@@ -121,16 +122,17 @@ fn resolve_in_ram<P: Pager>(
         core.demand.majors.note(core.stats.faults_major().next());
     }
     // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
-    let again = word.state() != State::Absent && core.admission.wanted(page, now_of(core));
-    let load = load.filter(|_| !again && load::is_enough(core, page));
+    let want = Want { page, source: word.state(), now: now_of(core) };
+    let again = want.source != State::Absent && core.admission.comes_in(want, core.staged.pages());
+    let load = load.filter(|load| !again && core.is_tight() && core.admission.answers(want, load.asker));
     let plan = readahead::plan(core, (block, index), word.state(), (again, load.is_some()));
-    let load = load.filter(|_| plan.mask == run_mask(index, 1));
+    let load = load.filter(|_| plan.mask == run_mask(index, 1)).map(|load| (load, want));
     if word.state() == State::Swapped {
         // What is in the pool comes by faults of its own.
         return Err((plan.of(install::swapped_of(core, block, plan.mask)), load));
     }
-    if let Some((load, value)) = load.and_then(|load| Some((load, load::from_ram(core, page, load)?))) {
-        return Ok(loaded(core, strides, &plan, page, tid, load, value));
+    if let Some((load, value)) = load.and_then(|l| Some((l, load::from_ram(core, page, l.0)?))) {
+        return Ok(loaded(core, strides, &plan, tid, load, value));
     }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
     // 5. Fetch and install, the faulted page's run first.
@@ -150,22 +152,17 @@ fn resolve_in_ram<P: Pager>(
     Ok(Outcome::Installed(next_of(core, strides, &plan, stream, page, tid)))
 }
 
-/// The program's time, in faults on pages that are out.
-fn now_of<P: Pager>(core: &Core<P>) -> u64 {
-    core.demand.majors.now(core.stats.faults_major().own())
-}
-
 /// The load is answered: counts, looks ahead.
 fn loaded<P: Pager>(
     core: &Core<P>,
     strides: &Strides,
     plan: &Plan,
-    page: PageId,
     tid: u32,
-    load: Load,
+    (load, want): (Load, Want),
     value: u64,
 ) -> Outcome {
-    core.admission.answered(page, load.site, now_of(core));
+    let page = want.page;
+    core.admission.answered(want, load.asker);
     core.stats.loads_answered().add(1);
     plan.done(core, page.block(), page.index(), run_mask(page.index(), 1), 0);
     Outcome::Loaded(value, next_of(core, strides, plan, plan.ahead, page, tid))

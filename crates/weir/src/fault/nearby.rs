@@ -62,6 +62,18 @@ impl Nearby {
         u64::from(self.count) | u64::from(self.part) << PART_SHIFT | u64::from(self.at) << TIME_SHIFT
     }
 
+    /// The same at another time: a stream passes.
+    pub fn at(self, now: u64) -> Nearby {
+        Nearby { at: (now & TIME_MAX) as u32, ..self }
+    }
+
+    /// Faults of the program since the last one here.
+    pub fn age(self, now: u64) -> u64 {
+        let since = now.wrapping_sub(u64::from(self.at)) & TIME_MAX;
+        // Threads do not agree about the time: it may seem to go back by a little.
+        if TIME_MAX + 1 - since <= SOON_MAX { 0 } else { since }
+    }
+
     /// One more fault, at `index`, the program's `now`-th, of a program that has contents in so many blocks.
     pub fn another(self, index: u32, now: u64, blocks: u64) -> Nearby {
         let now = (now & TIME_MAX) as u32;

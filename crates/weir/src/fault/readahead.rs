@@ -94,10 +94,10 @@ impl Stream {
         Stream { size, depth, ..self }
     }
 
-    /// With its edges moved past pages that were in RAM before it came by, as far as the fault at `index`: they do not fault.
-    fn past(self, index: u32, in_ram: impl Fn(u32) -> bool) -> Stream {
+    /// With its edges moved past pages that were there before it came by, as far as the fault at `index`: they do not fault.
+    fn past(self, index: u32, there: impl Fn(u32) -> bool) -> Stream {
         let (up, down) = (self.hi..index, index + 1..self.lo);
-        let passed = |pages: core::ops::Range<u32>| pages.len() <= PASSED_MAX && pages.clone().all(&in_ram);
+        let passed = |pages: core::ops::Range<u32>| pages.len() <= PASSED_MAX && pages.clone().all(&there);
         match (passed(up), passed(down)) {
             (true, _) if index > self.hi => Stream { hi: index, ..self },
             (_, true) if index + 1 < self.lo => Stream { lo: index + 1, ..self },
@@ -145,9 +145,12 @@ const UNPROVEN: u64 = UNPROVEN_MAX << UNPROVEN_SHIFT;
 /// Where a block's state holds what it knows of faults in no order.
 const NEARBY_SHIFT: u32 = 40;
 const _: () = assert!(NEARBY_SHIFT + nearby::BITS <= u64::BITS);
+/// A stream passed lately if the program has made no more faults since on pages that are out: others may make some thousand of them before
+/// a slow reader comes to the end of a block.
+const PASSED_LATELY: u64 = 4096;
 /// A fault that continues nothing divides the window by this.
 const SHRINK: u32 = 16;
-/// Most pages in RAM that a stream passes over between two faults.
+/// Most pages that were there already that a stream passes over between two faults.
 const PASSED_MAX: usize = 8;
 /// A fault where an earlier stream began divides its window by this.
 const RESTART: u32 = 4;
@@ -232,7 +235,8 @@ pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, 
     let passed = before
         .filter(|b| *b < core.table.pages() / BLOCK_PAGES)
         .map_or(0, |b| take_unproven(core, BlockId(b)));
-    row.set_readahead(with_unproven(state, own + passed + read));
+    let passes = Nearby::default().at(now_of(core)).encode() << NEARBY_SHIFT;
+    row.set_readahead(with_unproven(state | passes, own + passed + read));
 }
 
 /// More pages of a block's stream came back: those that were in the swap file.
@@ -251,7 +255,7 @@ pub fn plan<P: Pager>(
 ) -> Plan {
     let row = core.table.block(block);
     let (remembered, access) = (row.readahead(), row.access());
-    let (stream, proof) = followed(core, block, index, remembered);
+    let (stream, proof) = followed(core, (block, index), remembered, loads);
     let stream = stream.advised(access);
     if access == Access::Random {
         let (mask, stream) = stream.cover(index);
@@ -271,8 +275,10 @@ pub fn plan<P: Pager>(
     let (mut expected, mut stream) =
         if stream.size < least { stream.alone(index) } else { stream.cover(index) };
     let (mut close, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
-    if stream.size < IN_ORDER && matches!(source, State::Pooled | State::Swapped) && !again {
-        let now = core.demand.majors.now(core.stats.faults_major().own());
+    let now = now_of(core);
+    if stream.size >= IN_ORDER {
+        close = close.at(now);
+    } else if matches!(source, State::Pooled | State::Swapped) && !again {
         close = close.another(index, now, core.blocks_in_use());
         (near, tried) = close.pages(&core.trials, source, (block, index), now);
     }
@@ -289,9 +295,16 @@ pub fn plan<P: Pager>(
 }
 
 /// The stream that a fault continues or begins, and what that proves.
-fn followed<P: Pager>(core: &Core<P>, block: BlockId, index: u32, remembered: u64) -> (Stream, Proof) {
-    let in_ram = |index: u32| is_in_ram(core, block.page(index));
-    let own = Stream::decode(remembered).map(|s| s.past(index, in_ram));
+fn followed<P: Pager>(
+    core: &Core<P>,
+    (block, index): (BlockId, u32),
+    remembered: u64,
+    loads: bool,
+) -> (Stream, Proof) {
+    let there = |index: u32| core.table.word(block.page(index)).load().state() == State::Resident;
+    // Where loads are answered the few pages of a block that are out fault again and again, and look like a stream with gaps.
+    let passes = |s: &Stream| !loads || s.size >= IN_ORDER;
+    let own = Stream::decode(remembered).map(|s| if passes(&s) { s.past(index, there) } else { s });
     // Looked up at a border alone, where a neighbour's stream can enter: most faults are elsewhere.
     let neighbour = |at: u32, b: Option<u32>, edge: u32| {
         b.filter(|_| index == at).and_then(|b| live_stream(core, BlockId(b), edge))
@@ -308,12 +321,19 @@ fn followed<P: Pager>(core: &Core<P>, block: BlockId, index: u32, remembered: u6
     (stream, proof)
 }
 
-/// The stream that a neighbouring block remembers, if its page next to us is still in RAM. A scan leaves a wide stream in every
-/// block it passes; where its pages are gone it passed long ago, and whoever begins here begins something else.
+/// The stream that a neighbouring block remembers, if it passed there lately and its page next to us is still in RAM. A scan leaves a wide stream
+/// in every block it passes; whoever begins here long after begins something else.
 fn live_stream<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<Stream> {
     let page = block.page(index);
     let live = page.0 < core.table.pages() && is_in_ram(core, page);
-    live.then(|| Stream::decode(core.table.block(block).readahead())).flatten()
+    let remembered = core.table.block(block).readahead();
+    let lately = Nearby::decode(remembered >> NEARBY_SHIFT).age(now_of(core)) <= PASSED_LATELY;
+    (live && lately).then(|| Stream::decode(remembered)).flatten()
+}
+
+/// The program's time, in faults on pages that are out.
+pub(super) fn now_of<P: Pager>(core: &Core<P>) -> u64 {
+    core.demand.majors.now(core.stats.faults_major().own())
 }
 
 fn is_in_ram<P: Pager>(core: &Core<P>, page: PageId) -> bool {
