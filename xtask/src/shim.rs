@@ -10,6 +10,8 @@ const BUDGET_BYTES: u64 = 32 << 20;
 const NATIVE_SECONDS: u32 = 120;
 /// Every page of a program goes out and comes back many times; the machine may be busy.
 const WEIR_SECONDS: u32 = 300;
+/// What a program is there for, where threads resolve their own faults: a counter of its engines together, and the least that it must say.
+const EXPECTED: &[(&str, &str, u64)] = &[("loads", "weir_loads_answered", 100_000)];
 const CFLAGS: &[&str] = &["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
 
 /// Compiles and runs the named programs (all when none is named); true when all passed.
@@ -86,6 +88,9 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
         return Err(format!("other output under Weir: {}", last_lines(&weir.stdout)));
     }
     let peak = statistics(&folder)?;
+    if std::env::var("WEIR_FAULTS").is_ok_and(|faults| faults != "thread") {
+        expected(&folder, name)?;
+    }
     Ok(format!(
         "native {:.1} s, weir {:.1} s, peak {} MiB in {} MiB",
         native.seconds,
@@ -177,6 +182,19 @@ fn statistics(folder: &Path) -> Result<u64, String> {
     Ok(peak)
 }
 
+/// Whether the program did what it is there for.
+fn expected(folder: &Path, name: &str) -> Result<(), String> {
+    for (_, key, least) in EXPECTED.iter().filter(|(program, ..)| *program == name) {
+        let files = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let texts = files.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
+        let sum: u64 = texts.map(|text| key_values(&text).get(key).copied().unwrap_or(0)).sum();
+        if sum < *least {
+            return Err(format!("{key} is {sum}, not {least} at least: it tested something else"));
+        }
+    }
+    Ok(())
+}
+
 fn key_values(text: &str) -> BTreeMap<&str, u64> {
     let pairs = text.lines().filter_map(|line| line.split_once(' '));
     pairs.filter_map(|(key, value)| Some((key, value.trim().parse().ok()?))).collect()
@@ -210,6 +228,21 @@ mod tests {
         assert!(statistics(&folder).expect_err("overshoot").contains("held"));
         write("weir_peak_resident_bytes 5\nweir_peak_managed_bytes 99999999999\n");
         assert_eq!(statistics(&folder), Ok(99_999_999_999));
+        std::fs::remove_dir_all(&folder).expect("clean up");
+    }
+
+    #[test]
+    fn a_program_that_did_not_do_what_it_is_there_for_is_a_failure() {
+        let folder = places::target().join("shim-expected-test");
+        std::fs::create_dir_all(&folder).expect("folder");
+        let write = |file: &str, n: u64| {
+            std::fs::write(folder.join(file), format!("weir_loads_answered {n}\n")).expect("write");
+        };
+        write("1.stats", 60_000);
+        assert!(expected(&folder, "loads").expect_err("too few").contains("60000"));
+        assert_eq!(expected(&folder, "threads"), Ok(()));
+        write("2.stats", 40_000);
+        assert_eq!(expected(&folder, "loads"), Ok(()));
         std::fs::remove_dir_all(&folder).expect("clean up");
     }
 

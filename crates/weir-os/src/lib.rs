@@ -5,6 +5,8 @@
 //! feet, and lending frames. What the kernel can do is decided once, in [`probe`].
 
 pub mod cipher;
+#[cfg(target_arch = "x86_64")]
+pub mod code;
 pub mod codec;
 pub mod fileio;
 #[cfg(target_arch = "x86_64")]

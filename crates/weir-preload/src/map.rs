@@ -80,6 +80,7 @@ pub unsafe extern "C" fn mmap(
             as *mut c_void
     };
     let native = || call(true);
+    note_code(prot);
     let plain = flags & libc::MAP_PRIVATE != 0
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & LEAVE_ALONE == 0
@@ -154,6 +155,14 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(addr, len, prot, flags, fd, off) }
 }
 
+/// Code that can be run and not read: instructions of it must not be looked at.
+fn note_code(prot: c_int) {
+    #[cfg(target_arch = "x86_64")]
+    if prot & libc::PROT_EXEC != 0 && prot & libc::PROT_READ == 0 {
+        weir_os::code::mistrust();
+    }
+}
+
 /// # Safety
 /// - as `munmap(2)`.
 #[unsafe(no_mangle)]
@@ -169,6 +178,7 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 /// - as `mprotect(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    note_code(prot);
     let native = || raw(libc::SYS_mprotect, [addr as usize, len, prot as usize, 0, 0, 0]) as c_int;
     let Some(e) = inside(addr, len) else { return native() };
     if len == 0 || !(addr as usize).is_multiple_of(4096) {

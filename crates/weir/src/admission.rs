@@ -149,7 +149,8 @@ impl Admission {
             }
             return true;
         }
-        u64::from(since) <= u64::from(self.victims.gap(now)) * u64::from(staged) / terms.part
+        // Without victims nothing speaks against it.
+        staged == 0 || u64::from(since) <= u64::from(self.victims.gap(now)) * u64::from(staged) / terms.part
     }
 
     /// Whether a load from a page that need not come in is to be answered.
@@ -177,7 +178,7 @@ impl Admission {
 
     fn place(&self, page: PageId) -> &AtomicU64 {
         let mixed = u64::from(page.0.wrapping_mul(0x9e37_79b9));
-        self.places.row((mixed * self.places.len() as u64 >> 32) as usize)
+        self.places.row(((mixed * self.places.len() as u64) >> 32) as usize)
     }
 
     fn score(&self, site: Site, source: State) -> &AtomicU8 {
@@ -204,5 +205,136 @@ impl Victims {
         let since = now.wrapping_sub(self.last.load(Ordering::Relaxed));
         let since = if since > u32::MAX / 2 { 0 } else { since };
         self.gap.load(Ordering::Relaxed).max(since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IP: usize = 0x40_1000;
+
+    fn admission() -> Admission {
+        Admission::new(1 << 15).unwrap()
+    }
+
+    fn want(page: u32, source: State, now: u64) -> Want {
+        Want { page: PageId(page), source, now }
+    }
+
+    fn probe(a: &Admission) -> Asker {
+        a.ask(IP, 0).expect("every sixteenth fault is a probe")
+    }
+
+    /// So many loads from different pages, one after the other.
+    fn learn(a: &Admission, source: State, loads: u32) {
+        (0..loads).for_each(|n| a.answered(want(n, source, u64::from(n)), probe(a)));
+    }
+
+    /// A page that is not brought for a change now.
+    fn usual(a: &Admission, source: State, now: u64, asker: Asker) -> Want {
+        let mut all = (1 << 20..).map(|page| want(page, source, now));
+        all.by_ref().take(100).find(|w| a.answers(*w, asker)).unwrap_or_else(|| want(1 << 20, source, now))
+    }
+
+    #[test]
+    fn an_unknown_site_is_probed_and_answered_once_it_was_seen_to_read_a_word_here_and_there() {
+        let a = admission();
+        assert_eq!((1..16).filter(|nth| a.ask(IP, *nth).is_some()).count(), 0);
+        learn(&a, State::Pooled, SCORE_ANSWERS.into());
+        let asker = a.ask(IP, 1).expect("it is known now");
+        assert!(a.answers(usual(&a, State::Pooled, 9, asker), asker));
+        assert!(a.ask(IP + 1, 1).is_none(), "another is not");
+        assert!(!a.answers(usual(&a, State::Swapped, 9, asker), asker), "nor is this one for the swap file");
+        assert!(a.answers(usual(&a, State::Swapped, 9, asker), probe(&a)));
+    }
+
+    #[test]
+    fn a_site_whose_pages_are_wanted_again_at_once_is_answered_no_more() {
+        for (source, returns_one_in, answered) in [
+            (State::Pooled, 1, false),
+            (State::Pooled, 3, true),
+            (State::Swapped, 3, false),
+            (State::Swapped, 20, true),
+        ] {
+            let a = admission();
+            learn(&a, source, 100);
+            for n in 0..400 {
+                let now = 1000 + u64::from(n) * 100;
+                a.answered(want(n, source, now), probe(&a));
+                if n % returns_one_in == 0 {
+                    assert!(
+                        a.comes_in(want(n, source, now + 1), 100),
+                        "at once it comes in whatever victims do"
+                    );
+                }
+            }
+            assert_eq!(a.ask(IP, 1).is_some(), answered, "{source:?}: one in {returns_one_in} returns");
+        }
+    }
+
+    /// Of 40 thousand loads from pages that are out at random, those that brought their page, while a victim is wanted every `gap`.
+    fn came_in(pages: u64, gap: u64) -> u64 {
+        const STAGED: u32 = 1000;
+        let a = admission();
+        let (mut x, mut came) = (1_u64, 0);
+        for now in 0..80_000 {
+            if now % gap == 0 {
+                a.comes_in(want(u32::MAX - 1, State::Staged, now), STAGED);
+            }
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let w = want(((x >> 33) % pages) as u32, State::Pooled, now);
+            if a.comes_in(w, STAGED) {
+                came += u64::from(now >= 40_000);
+            } else {
+                a.answered(w, probe(&a));
+            }
+        }
+        came
+    }
+
+    #[test]
+    fn where_victims_are_as_warm_as_what_is_out_almost_nothing_comes_in_and_where_they_are_cold_much_does() {
+        // Each of 32 thousand pages that are out is as likely as each of a thousand victims.
+        let even = came_in(32_000, 32);
+        assert!(even < 40_000 / 40, "{even}");
+        let cold_victims = came_in(32_000, 1 << 20);
+        assert!(cold_victims > 40_000 / 8, "{cold_victims}");
+        let hot = came_in(50, 32);
+        assert!(hot > 40_000 / 3, "a hundred times as warm as victims: {hot}");
+    }
+
+    #[test]
+    fn without_victims_whatever_is_remembered_comes_in() {
+        let a = admission();
+        a.answered(want(7, State::Pooled, 10), probe(&a));
+        assert!(!a.comes_in(want(8, State::Pooled, 5000), 0));
+        assert!(a.comes_in(want(7, State::Pooled, 5000), 0));
+    }
+
+    #[test]
+    fn two_pages_that_share_a_place_and_are_wanted_in_turn_come_in_after_all() {
+        let a = admission();
+        let first = PageId(1);
+        let other = (2..).map(PageId).find(|p| core::ptr::eq(a.place(*p), a.place(first))).unwrap();
+        let answered = (0..10_000)
+            .take_while(|now| {
+                let w = Want { page: [first, other][*now as usize % 2], source: State::Pooled, now: *now };
+                assert!(!a.comes_in(w, 100));
+                let answers = a.answers(w, probe(&a));
+                a.answered(w, probe(&a));
+                answers
+            })
+            .count();
+        assert!(answered < 3000, "{answered}");
+    }
+
+    #[test]
+    fn times_that_go_back_a_little_are_no_long_gaps() {
+        let a = admission();
+        for now in [1000, 2000, 1990, 3000, 2995, 4000] {
+            a.comes_in(want(5, State::Staged, now), 10);
+        }
+        assert!(a.victims.gap(3999) < 1000, "{}", a.victims.gap(3999));
     }
 }

@@ -80,6 +80,8 @@ pub enum OptionId {
     StoreBatch,
     /// `frame-order`
     FrameOrder,
+    /// `loads`
+    Loads,
 }
 
 /// Everything there is to know about one option.
@@ -120,7 +122,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 19] = [
+pub const OPTIONS: [OptionSpec; 20] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -271,6 +273,17 @@ pub const OPTIONS: [OptionSpec; 19] = [
             "Whether neighbouring pages get neighbouring frames",
         )
     },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::Loads,
+            "loads",
+            "WEIR_LOADS",
+            "answer|bring",
+            "answer",
+            "Whether an instruction that loads may be given its value without its page being brought in",
+        )
+    },
 ];
 
 /// Where pages go when the pool is full.
@@ -396,6 +409,8 @@ pub struct Settings {
     pub store_batch: u16,
     /// Neighbouring pages get neighbouring frames; otherwise single ones, in an order that merges nothing.
     pub frames_in_order: bool,
+    /// Instructions that load may be given their values without their pages being brought in.
+    pub answers_loads: bool,
 }
 
 /// A value that an option does not take.
@@ -448,6 +463,7 @@ impl Settings {
             unmap_batch: UNMAP_BATCH_MAX,
             store_batch: STORE_BATCH_MAX,
             frames_in_order: true,
+            answers_loads: true,
         };
         for option in &OPTIONS {
             let given = value(option).filter(|text| !text.trim().is_empty());
@@ -511,6 +527,9 @@ impl Settings {
             }
             OptionId::FrameOrder => {
                 self.frames_in_order = choice(text, &[("kept", true), ("scattered", false)], &[])?;
+            }
+            OptionId::Loads => {
+                self.answers_loads = choice(text, &[("answer", true), ("bring", false)], &[])?;
             }
         }
         Ok(())
@@ -626,166 +645,4 @@ fn choice<T: Copy>(text: &str, known: &[(&str, T)], planned: &[&str]) -> Result<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn parse(pairs: &[(&str, &str)]) -> Result<Settings, ConfigError> {
-        Settings::from_values(
-            |option| pairs.iter().find(|(k, _)| *k == option.env).map(|(_, v)| (*v).to_owned()),
-            || 16 * GIB,
-        )
-    }
-
-    fn refusal(env: &str, value: &str) -> String {
-        parse(&[(env, value)]).expect_err("must be refused").to_string()
-    }
-
-    #[test]
-    fn nothing_set_gives_the_documented_defaults() {
-        let s = parse(&[]).unwrap();
-        assert_eq!(s.memory, 8 * GIB);
-        assert_eq!(s.pool_max_percent, DEFAULT_POOL_MAX_PERCENT);
-        assert_eq!(s.min_alloc, DEFAULT_MIN_ALLOC);
-        assert_eq!((s.policy, s.codec, s.faults), (Policy::Adaptive, Codec::Auto, Faults::Auto));
-        assert_eq!((s.fork, s.mlock, s.pager), (Fork::Share, Mlock::Honour, Pager::Auto));
-        assert_eq!((s.stats, s.quiet, s.swap), (None, false, None));
-    }
-
-    #[test]
-    fn every_option_is_read_from_its_variable() {
-        let s = parse(&[
-            ("WEIR_MEMORY", "2G"),
-            ("WEIR_SWAP", "3G"),
-            ("WEIR_SWAP_DIR", "/disk"),
-            ("WEIR_SWAP_ENCRYPTION", "none"),
-            ("WEIR_SWAP_IO", "threads"),
-            ("WEIR_SWAP_BATCH", "8"),
-            ("WEIR_POOL_MAX", "40"),
-            ("WEIR_POLICY", "adaptive"),
-            ("WEIR_CODEC", "none"),
-            ("WEIR_FAULTS", "thread"),
-            ("WEIR_MIN_ALLOC", "1M"),
-            ("WEIR_FORK", "refuse"),
-            ("WEIR_MLOCK", "deny"),
-            ("WEIR_STATS", "/tmp/s.%p"),
-            ("WEIR_QUIET", "1"),
-            ("WEIR_PAGER", "copy"),
-            ("WEIR_UNMAP_BATCH", "1"),
-            ("WEIR_STORE_BATCH", "2"),
-            ("WEIR_FRAME_ORDER", "scattered"),
-        ])
-        .unwrap();
-        let expected = Settings {
-            memory: 2 * GIB,
-            swap: Some(SwapSetting {
-                bytes: Some(3 * GIB),
-                dir: PathBuf::from("/disk"),
-                encryption: false,
-                io: SwapIo::Threads,
-                batch: 8,
-            }),
-            pool_max_percent: 40,
-            policy: Policy::Adaptive,
-            codec: Codec::None,
-            faults: Faults::Thread,
-            min_alloc: 1 << 20,
-            fork: Fork::Refuse,
-            mlock: Mlock::Deny,
-            stats: Some(PathBuf::from("/tmp/s.%p")),
-            quiet: true,
-            pager: Pager::Copy,
-            unmap_batch: 1,
-            store_batch: 2,
-            frames_in_order: false,
-        };
-        assert_eq!(s, expected);
-    }
-
-    #[test]
-    fn a_budget_below_the_minimum_is_refused_and_the_minimum_named() {
-        assert_eq!(parse(&[("WEIR_MEMORY", "8M")]).unwrap().memory, MEMORY_BYTES_MIN);
-        let text = refusal("WEIR_MEMORY", "8388607");
-        assert!(text.contains("8 MiB") && text.contains("8388608"), "{text}");
-        assert!(text.contains("--memory") && text.contains("WEIR_MEMORY"), "{text}");
-    }
-
-    #[test]
-    fn what_is_not_built_yet_is_refused_by_saying_so() {
-        for (env, value) in [("WEIR_CODEC", "zstd"), ("WEIR_SWAP", "http://host/x")] {
-            let text = refusal(env, value);
-            assert!(text.contains("not built yet"), "{env}={value}: {text}");
-        }
-    }
-
-    #[test]
-    fn swap_is_a_size_or_a_folder_or_both_or_auto_or_none() {
-        let swap = |text: &str| parse(&[("WEIR_SWAP", text)]).unwrap().swap.map(|s| (s.dir, s.bytes));
-        let var_tmp = PathBuf::from("/var/tmp");
-        assert_eq!(swap("none"), None);
-        assert_eq!(swap("auto"), Some((var_tmp.clone(), None)));
-        assert_eq!(swap("1G"), Some((var_tmp, Some(GIB))));
-        assert_eq!(swap("/disk"), Some((PathBuf::from("/disk"), None)));
-        assert_eq!(swap("/disk:2G"), Some((PathBuf::from("/disk"), Some(2 * GIB))));
-        assert!(refusal("WEIR_SWAP", "1M").contains("the least is 8 MiB"));
-        assert!(refusal("WEIR_SWAP", "yes").contains("none, auto, a size or a folder"));
-        assert!(refusal("WEIR_SWAP_BATCH", "0").contains("1 to 256"));
-        assert!(refusal("WEIR_SWAP_IO", "aio").contains("auto, uring, threads"));
-        assert!(refusal("WEIR_SWAP_ENCRYPTION", "rot13").contains("on, none"));
-    }
-
-    #[test]
-    fn unknown_words_are_refused_with_the_list_of_known_ones() {
-        assert!(refusal("WEIR_FORK", "clone").contains("share, copy, refuse"));
-        assert!(refusal("WEIR_MLOCK", "maybe").contains("honour, deny"));
-        assert!(refusal("WEIR_POLICY", "back").contains("writeback, writethrough, adaptive"));
-        assert!(refusal("WEIR_QUIET", "sure").contains("1 or 0"));
-        assert!(refusal("WEIR_PAGER", "teleport").contains("auto, move, copy"));
-        assert!(refusal("WEIR_STORE_BATCH", "5").contains("1 to 4"));
-    }
-
-    #[test]
-    fn pool_share_is_a_whole_percentage_from_1_to_100() {
-        for bad in ["0", "101", "-1", "256", "50.5", "half"] {
-            assert!(refusal("WEIR_POOL_MAX", bad).contains("1 to 100"), "{bad}");
-        }
-        assert_eq!(parse(&[("WEIR_POOL_MAX", "100%")]).unwrap().pool_max_percent, 100);
-        assert_eq!(parse(&[("WEIR_POOL_MAX", "1")]).unwrap().pool_max_percent, 1);
-    }
-
-    #[test]
-    fn an_empty_variable_counts_as_not_set() {
-        let s = parse(&[("WEIR_MEMORY", ""), ("WEIR_STATS", ""), ("WEIR_QUIET", "")]).unwrap();
-        assert_eq!(s, parse(&[]).unwrap());
-    }
-
-    #[test]
-    fn the_machine_is_not_asked_for_its_ram_when_sizes_are_absolute() {
-        let asked = std::cell::Cell::new(0);
-        let ram = || {
-            asked.set(asked.get() + 1);
-            GIB
-        };
-        let absolute = |o: &OptionSpec| (o.id == OptionId::Memory).then(|| "64M".to_owned());
-        Settings::from_values(absolute, ram).unwrap();
-        assert_eq!(asked.get(), 0);
-        let s = Settings::from_values(|_| None, ram).unwrap();
-        assert_eq!((asked.get(), s.memory), (1, GIB / 2));
-    }
-
-    #[test]
-    fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
-        for (i, a) in OPTIONS.iter().enumerate() {
-            assert_eq!(a.env, format!("WEIR_{}", a.name.to_uppercase().replace('-', "_")));
-            assert!(!a.help.is_empty());
-            for b in &OPTIONS[i + 1..] {
-                assert!(a.name != b.name && a.id != b.id);
-            }
-        }
-        let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
-        assert_eq!(parse_size(default_of(OptionId::MinAlloc), 0), Ok(DEFAULT_MIN_ALLOC));
-        assert_eq!(default_of(OptionId::PoolMax), DEFAULT_POOL_MAX_PERCENT.to_string());
-        assert_eq!(default_of(OptionId::StoreBatch), STORE_BATCH_MAX.to_string());
-    }
-}
+mod tests;

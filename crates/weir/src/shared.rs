@@ -112,6 +112,8 @@ pub struct Core<P: Pager> {
     pub demand: Demand,
     /// Whether bringing pages by nearness pays.
     pub trials: Trials,
+    /// Loads may be answered.
+    pub answers_loads: bool,
     /// Which pages are worth a frame.
     pub admission: Admission,
     /// The program's time between its faults.
@@ -163,6 +165,7 @@ impl<P: Pager> Core<P> {
             store_batch: STORE_PER_HOLD,
             demand: Demand::default(),
             trials: Trials::default(),
+            answers_loads: true,
             admission: Admission::new(limit).map_err(memory)?,
             meter: Meter::default(),
             progress: Line::default(),

@@ -1,5 +1,6 @@
 //! The registers of an interrupted thread.
 
+use weir_os::code;
 use weir_os::load::{Load, Registers};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::signal::Mask;
@@ -75,6 +76,9 @@ impl Context<'_> {
     pub fn load_from(&self, address: usize) -> Option<Load> {
         const TRAP: usize = 1 << 8;
         let ip = self.ip();
+        if !code::can_be_read(ip) {
+            return None;
+        }
         // SAFETY: the processor has just fetched the instruction from there, and `decode` reads no byte behind it.
         let code = |i: usize| unsafe { core::ptr::read_volatile((ip + i) as *const u8) };
         let page = |a: usize| a / PAGE_BYTES;

@@ -20,7 +20,11 @@ pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut l
         && let Some(e) = state::owner(addr)
     {
         let area = Area::current();
-        let asked = e.ask(context.ip()).and_then(|asker| Some((asker, context.load_from(addr)?)));
+        // Code in managed memory is not read: it could be out itself.
+        let asked = Some(context.ip())
+            .filter(|ip| !e.contains(*ip))
+            .and_then(|ip| e.ask(ip))
+            .and_then(|asker| Some((asker, context.load_from(addr)?)));
         let load = asked.map(|(asker, plain)| Load {
             offset: (plain.address % PAGE_BYTES) as u16,
             bytes: plain.bytes,

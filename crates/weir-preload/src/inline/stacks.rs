@@ -8,6 +8,7 @@ use crate::state::{self, Weir};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use weir_os::gate::area::Area;
+use weir_os::mem::PAGE_BYTES;
 use weir_os::signal;
 use weir_os::stack::Stack;
 use weir_os::sys::Errno;
@@ -18,8 +19,12 @@ const STACK_BYTES: usize = 256 << 10;
 /// Kept below a stack pointer that is found in managed memory, and above it.
 const BELOW_BYTES: usize = 64 << 10;
 const ABOVE_BYTES: usize = 4 << 10;
-/// Heap stacks kept; the one noticed longest ago is let go of for a new one.
+/// Heap stacks kept at most; the one noticed longest ago is let go of for a new one. Fewer in a small budget: all of them together never take
+/// more than one frame in [`KEPT_SHARE`], but a few are kept in any case.
 const KEPT: usize = 128;
+const KEPT_MIN: usize = 8;
+const KEPT_SHARE: usize = 8;
+const KEPT_PAGES: usize = (BELOW_BYTES + ABOVE_BYTES) / PAGE_BYTES + 1;
 
 /// Alternate stacks of ours, with the kernel id of the thread that has each.
 static OURS: Mutex<Vec<(Stack, u32)>> = Mutex::new(Vec::new());
@@ -102,7 +107,7 @@ fn keep_stack(engine: &Weir, sp: usize) {
         let _inside = section();
         let Ok(mut ring) = HEAP_STACKS.lock() else { return };
         let at = ring.next;
-        ring.next = (at + 1) % KEPT;
+        ring.next = (at + 1) % (engine.frames() / KEPT_SHARE / KEPT_PAGES).clamp(KEPT_MIN, KEPT);
         core::mem::replace(&mut ring.rows[at], row)
     };
     engine.unpin_range(former.2);

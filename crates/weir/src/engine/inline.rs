@@ -167,7 +167,7 @@ impl Engine<KernelPager> {
 
     /// Whether the fault of the instruction at `ip` might be answered, if it loads: worth decoding.
     pub fn ask(&self, ip: usize) -> Option<Asker> {
-        if self.core.is_plentiful() {
+        if self.core.is_plentiful() || !self.core.answers_loads {
             return None;
         }
         self.core.admission.ask(ip, self.core.stats.faults().own())

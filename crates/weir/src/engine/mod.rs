@@ -86,6 +86,11 @@ impl<P: Pager> Engine<P> {
         (self.base, self.len)
     }
 
+    /// Frames that the budget allows.
+    pub fn frames(&self) -> usize {
+        self.core.frames.limit() as usize
+    }
+
     /// Whether an address lies in the managed space.
     #[inline]
     pub fn contains(&self, addr: usize) -> bool {

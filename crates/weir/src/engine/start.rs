@@ -72,6 +72,7 @@ impl Engine<KernelPager> {
         }
         core.unmap_batch = settings.unmap_batch.into();
         core.store_batch = settings.store_batch.into();
+        core.answers_loads = settings.answers_loads;
         core.frames.set_scatter(!settings.frames_in_order);
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);

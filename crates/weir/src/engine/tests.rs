@@ -7,9 +7,11 @@ use super::remap::Place;
 use crate::config::{Codec, Policy};
 use crate::door::Pager;
 use crate::error::Refused;
+use crate::fault::load::Load;
 use crate::fault::{self, Outcome};
 use crate::page::PageId;
 use crate::page::region::Kind;
+use crate::page::state::State;
 use crate::shared::swapping::Swapping;
 use crate::shared::{Core, Geometry};
 use crate::sim::FakePager;
@@ -43,6 +45,8 @@ struct World {
     /// Mapped ranges: (first page, pages).
     maps: Vec<(u32, u32)>,
     rng: Rng,
+    /// Loads answered, by the state of the page.
+    loaded: [u64; 8],
 }
 
 /// Two in three worlds have a swap file under a small pool.
@@ -69,7 +73,7 @@ fn world_with(seed: u64, disk: Option<FakeDisk>, policy: Policy) -> World {
         core.attach_swap(Swapping::new(tier, policy, [64, 1, 7][seed as usize % 3]).unwrap());
     }
     let rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng }
+    World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng, loaded: [0; 8] }
 }
 
 /// Pages of every kind: zeros, same-filled, typed numbers, text-like, incompressible.
@@ -127,6 +131,42 @@ impl World {
         let got = self.pager().read(PageId(page)).unwrap();
         let want = self.model.get(&page).copied().unwrap_or([0; PAGE_BYTES]);
         assert!(got == want, "step {step}: page {page} has other bytes");
+    }
+
+    /// An instruction that loads some bytes of the page: it finds them there, or is given them.
+    fn load(&mut self, page: u32, step: u32) {
+        let bytes = 1 << self.rng.next(4);
+        let offset = self.rng.next(PAGE_BYTES as u64 + 1 - bytes) as usize;
+        let state = self.engine.core.table.word(PageId(page)).load().state();
+        let part = |page: &PageBytes| {
+            let part = &page[offset..offset + bytes as usize];
+            part.iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte))
+        };
+        let want = part(&self.model.get(&page).copied().unwrap_or([0; PAGE_BYTES]));
+        let core = &self.engine.core;
+        for _ in 0..2000 {
+            if let Some(here) = self.pager().read(PageId(page)) {
+                assert_eq!(part(&here), want, "step {step}: page {page}, {bytes} bytes at {offset}");
+                return;
+            }
+            // One that faults for the first time is asked to learn.
+            let asker = core.admission.ask(offset, 0).unwrap();
+            let load = Load { offset: offset as u16, bytes: bytes as u8, asker };
+            match fault::resolve_load(core, &self.engine.strides, PageId(page), 1, Some(load)) {
+                Outcome::Loaded(value, _) => {
+                    assert_eq!(value, want, "step {step}: {state:?} page {page}, {bytes} bytes at {offset}");
+                    assert_eq!(core.table.word(PageId(page)).load().state(), state, "it stays what it was");
+                    self.loaded[state as usize] += 1;
+                    return;
+                }
+                Outcome::NoFrames => {
+                    self.engine.reclaim_here();
+                }
+                Outcome::Installed(_) | Outcome::Stale => {}
+                other => panic!("page {page}: {other:?}"),
+            }
+        }
+        panic!("page {page}: no frame to be had");
     }
 
     fn addr(&self, page: u32) -> usize {
@@ -223,7 +263,12 @@ impl World {
                     self.write(p);
                 }
             }
-            450..850 => {
+            450..700 => {
+                if let Some(p) = self.some_page() {
+                    self.load(p, step);
+                }
+            }
+            700..850 => {
                 if let Some(p) = self.some_page() {
                     self.check(p, step);
                 }
@@ -279,6 +324,7 @@ impl World {
 /// Thousands of random steps in six worlds: what was written through, and what left the pool for nothing.
 fn live(policy: Policy) -> (u64, u64) {
     let (mut through, mut free) = (0, 0);
+    let mut loaded = [0; 8];
     for seed in 1..=6 {
         let mut w = world_of(seed, policy);
         w.map();
@@ -289,6 +335,7 @@ fn live(policy: Policy) -> (u64, u64) {
             }
         }
         w.validate(u32::MAX);
+        loaded.iter_mut().zip(w.loaded).for_each(|(all, n)| *all += n);
         let mapped: Vec<u32> = w.maps.iter().flat_map(|m| m.0..m.0 + m.1).collect();
         mapped.into_iter().for_each(|p| w.check(p, u32::MAX));
         while !w.maps.is_empty() {
@@ -309,6 +356,10 @@ fn live(policy: Policy) -> (u64, u64) {
         let charged = (before - w.engine.core.frames.limit()) as usize * PAGE_BYTES;
         assert!(charged <= PAGES as usize * 32, "seed {seed}: {charged} bytes stay charged for nothing");
     }
+    for state in [State::Same, State::Pooled, State::Swapped] {
+        assert!(loaded[state as usize] > 50, "loads from {state:?} pages: {loaded:?}");
+    }
+    assert_eq!(loaded[State::Absent as usize] + loaded[State::Resident as usize], 0);
     (through, free)
 }
 

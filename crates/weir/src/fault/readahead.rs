@@ -325,10 +325,12 @@ fn followed<P: Pager>(
 /// in every block it passes; whoever begins here long after begins something else.
 fn live_stream<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<Stream> {
     let page = block.page(index);
-    let live = page.0 < core.table.pages() && is_in_ram(core, page);
+    if page.0 >= core.table.pages() || !is_in_ram(core, page) {
+        return None;
+    }
     let remembered = core.table.block(block).readahead();
     let lately = Nearby::decode(remembered >> NEARBY_SHIFT).age(now_of(core)) <= PASSED_LATELY;
-    (live && lately).then(|| Stream::decode(remembered)).flatten()
+    Stream::decode(remembered).filter(|_| lately)
 }
 
 /// The program's time, in faults on pages that are out.

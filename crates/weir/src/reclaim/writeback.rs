@@ -6,6 +6,7 @@
 //! still time. Staged pages keep their frames, and their windows, until then. A batch that is written through (`through`) goes
 //! the same way, but that its pages stay in the pool.
 
+use super::room::compact;
 use super::store::{end_window, staged_from};
 use super::tally;
 use super::through::evict_some;
@@ -31,6 +32,8 @@ const STAGED_SHARE: u32 = 32;
 const STAGED_MIN: u32 = 16;
 /// The pool is relieved when less than one part in this of its share is vacant.
 const VACANT: u64 = 16;
+/// Batches of pooled pages written at most for one fault that nothing else can serve.
+const POOL_BATCHES: u32 = 32;
 /// Slots looked at, and at most given up, when the file has no room.
 const SWEEP: u32 = 4096;
 const GIVEN_UP: u32 = 512;
@@ -234,6 +237,26 @@ impl<'a, P: Pager> Out<'a, P> {
             self.fill_from_pool(core);
             self.flush(core);
         }
+    }
+
+    /// Frames out of the pool, for a fault that found none and where nothing else can leave: what is in frames is pinned, say. The pool's coldest pages
+    /// are written until it gives a window back. Frames freed.
+    pub fn frames_from_pool(&mut self, core: &Core<P>) -> u32 {
+        let before = core.pool.owned();
+        for _ in 0..POOL_BATCHES {
+            if core.pool.owned() < before || !self.usable() && core.doubled() == 0 {
+                break;
+            }
+            if !evict_some(core) {
+                self.fill_from_pool(core);
+                self.flush(core);
+            }
+            compact(core);
+        }
+        self.press = None;
+        let freed = before.saturating_sub(core.pool.owned()) * BLOCK_PAGES;
+        count(&core.progress, freed);
+        freed
     }
 
     /// Whether the pool needs room, and this batch is to make it.
