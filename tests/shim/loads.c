@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define BYTES (96 * MIB)
+#define BYTES (64 * MIB)
 #define WORDS (BYTES / 8)
 
 static uint64_t random_state = 1;

@@ -122,13 +122,15 @@ pub fn lz4_lend<R>(src: &[u8], f: impl FnOnce(&PageBytes) -> R) -> Option<R> {
 pub fn lz4_lend_start<R>(src: &[u8], len: usize, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     let mut roomy = Roomy::uninit();
     let len = len.min(PAGE_BYTES);
+    // Towards the end of what is wanted LZ4 copies byte by byte.
+    let wanted = (len + SLACK_BYTES).min(PAGE_BYTES);
     // SAFETY: a live slice with its length, and room as long as is said, which is more than is wanted. As the safe variant.
     let n = unsafe {
         LZ4_decompress_safe_partial(
             src.as_ptr().cast(),
             roomy.as_mut_ptr().cast(),
             src.len() as c_int,
-            len as c_int,
+            wanted as c_int,
             (PAGE_BYTES + SLACK_BYTES) as c_int,
         )
     };
@@ -293,6 +295,25 @@ mod tests {
         }
         unshuffle8(&mid, &mut back);
         assert_eq!(back, src);
+    }
+
+    #[test]
+    fn the_beginning_of_a_page_is_that_of_the_whole_wherever_it_ends() {
+        let mut s = Box::new(Scratch::new());
+        for src in [
+            page(|i| if i < 1600 { random_byte(i) } else { 7 }),
+            page(|i| if i % 64 < 20 { random_byte(i) } else { (i / 512) as u8 }),
+            page(|i| (i % 3) as u8),
+        ] {
+            let mut buf = [0_u8; 2 * PAGE_BYTES];
+            let n = lz4_compress(&mut s, &src, &mut buf).unwrap();
+            for len in (1..PAGE_BYTES).step_by(37).chain([PAGE_BYTES - 1, PAGE_BYTES]) {
+                assert!(lz4_lend_start(&buf[..n], len, |start| *start == src[..len]).unwrap(), "{len} bytes");
+            }
+            assert_eq!(lz4_lend_start(&buf[..n / 2], PAGE_BYTES, |_| ()), None, "half of a record");
+            buf[..n].fill(0xff);
+            assert_eq!(lz4_lend_start(&buf[..n], PAGE_BYTES, |_| ()), None, "no record");
+        }
     }
 
     #[test]

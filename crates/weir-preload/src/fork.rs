@@ -154,8 +154,26 @@ unsafe extern "C" fn child() {
     }
 }
 
+/// Has the page of `addr` come in: by an instruction that writes, and changes nothing. (One that loads may be given its value while the
+/// page stays where it is.)
+///
+/// # Safety
+/// - `addr` can be written to.
+unsafe fn touch(addr: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the byte keeps its value, whatever other threads do with it.
+    unsafe {
+        core::arch::asm!("lock or byte ptr [{at}], 0", at = in(reg) addr, options(nostack));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: can be read as well.
+    unsafe {
+        core::ptr::read_volatile(addr as *const u8);
+    }
+}
+
 /// Visits one address on every page under libc's stream structures, in list order, until `f` says
-/// false. Reading the list faults the pages in.
+/// false. The pages come in.
 fn touch_streams(f: impl Fn(usize) -> bool) -> bool {
     const CHAIN: usize = 0x68;
     const LOCK: usize = 0x88;
@@ -170,13 +188,14 @@ fn touch_streams(f: impl Fn(usize) -> bool) -> bool {
                     return false;
                 }
             }
-            core::ptr::read_volatile((p + STREAM_BYTES) as *const u8);
+            touch(p);
+            touch(p + STREAM_BYTES);
             let lock = core::ptr::read_volatile((p + LOCK) as *const usize);
             if lock != 0 {
                 if !f(lock) {
                     return false;
                 }
-                core::ptr::read_volatile(lock as *const u8);
+                touch(lock);
             }
             p = core::ptr::read_volatile((p + CHAIN) as *const usize);
         }

@@ -4,15 +4,15 @@
 //! has to make room. That costs a fraction of what bringing the page costs, if nobody wants it again soon, and comes on top of it if somebody does. So
 //! three things are known here:
 //!
-//! - *Pages* whose load was answered lately, and when, in a table where each new one takes the place of an old one, like the doorkeeper of TinyLFU
-//!   (Einziger, Friedman, Manes, 2017). The time until a page is wanted again is a guess at how often it is.
+//! - *Pages* whose load was answered lately, when, and how often in a row, in a table like the doorkeeper of TinyLFU (Einziger, Friedman, Manes, 2017).
+//!   The time until a page is wanted again is a guess at how often it is.
 //! - *Victims*: staged pages are those that go next, and a fault on one of them is seen. So it is known how often a victim is wanted. A page comes in
-//!   if it was wanted again in a small part of the time that a victim takes for that: by chance that happens rarely. Where victims are as warm
-//!   as what is out, almost nothing comes in, and where nobody wants them any more, whatever is wanted twice.
+//!   if it was wanted again in a small part of the time that a victim takes for that, or a few times in a quarter of it: by chance that happens
+//!   rarely. Where victims are as warm as what is out, almost nothing comes in, and where nobody wants them any more, whatever is wanted twice.
 //! - *Sites*, the instructions that load: how often pages that they asked for were wanted again at once. One that reads a word here and a word there is answered;
 //!   one that begins to read a structure is not. At first all are unknown, and one fault in [`PROBE_ONE_IN`] is answered to learn.
 //!
-//! Time is counted in the program's faults on pages that are out.
+//! Time is counted in the program's faults.
 
 use crate::page::PageId;
 use crate::page::state::State;
@@ -24,22 +24,28 @@ use weir_os::sys::Errno;
 
 /// Frames for each page that is remembered.
 const FRAMES_PER_PLACE: u32 = 2;
+/// At least as many as the bits of a page's mixed number that an entry does not hold can tell apart.
 const PLACES_MIN: u32 = 256;
-const PLACES_MAX: u32 = 1 << 20;
-/// A page that is wanted again so soon was wanted *at once*: it comes in, and its site is to blame.
+/// Who is in a place stays there for this many times as many faults as there are places: a page that is wanted in rounds is found in the next
+/// one, comes in, and leaves its place to another.
+const STAYS: u32 = 2;
+/// A page that is wanted again so soon was wanted *at once*: it comes in, and its site is to blame. More where many threads fault.
 const AT_ONCE: u32 = 64;
-/// An unknown site has one load in so many answered.
-const PROBE_ONE_IN: u64 = 16;
-/// One page in so many is brought all the same: two that share a place and are wanted in turn would never come.
+const AT_ONCE_PER_THREAD: u32 = 8;
+/// An unknown site has one load in so many answered; from the swap file one in so many of these.
+const PROBE_ONE_IN: u32 = 16;
+const PROBE_DISK_ONE_IN: u32 = 16;
+/// One page in so many is brought all the same: there may be too many for the table.
 const BRING_ONE_IN: u32 = 256;
 /// A site's score goes up by one with each answer.
 const SCORE_ANSWERS: u8 = 8;
 const SCORE_MAX: u8 = 32;
 const SITES: usize = 256;
-/// Weight of the past in the time between two hits on victims: seven eighths.
+/// Weight of the past in the time between two hits on victims: seven eighths. The mean is kept in eighths.
 const GAP_SHIFT: u32 = 3;
-/// Bits of an entry for the time.
-const TIME_MASK: u32 = (1 << 24) - 1;
+/// A page that was wanted again in this part of the time that a victim takes, so many times in a row, comes in.
+const OFTEN_PART: u64 = 4;
+const OFTEN: u64 = 4;
 
 /// What answering costs, by where the page is.
 struct Terms {
@@ -51,8 +57,12 @@ struct Terms {
 
 /// In RAM an answer costs about a fifth of bringing the page and making room for it: half of the pages may be wanted again at once.
 const FROM_RAM: Terms = Terms { again: 2, part: 128 };
-/// From the swap file it costs a read like the other: one in ten may.
-const FROM_DISK: Terms = Terms { again: 10, part: 4 };
+/// Where pages leave the pool for the swap file those that are wanted from time to time had better come in, or they go as well.
+const FROM_TIGHT_POOL: Terms = Terms { again: 2, part: 16 };
+/// A staged page takes nobody's frame, but it came to its stage because nobody wanted it.
+const FROM_STAGE: Terms = Terms { again: 2, part: 16 };
+/// From the swap file an answer costs a read like the other: one in ten may be wanted again at once.
+const FROM_DISK: Terms = Terms { again: 10, part: OFTEN_PART };
 
 /// An instruction that loads, by its address; different ones may look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,21 +82,75 @@ impl Site {
     }
 }
 
-/// A fault on a page that is out.
+/// A fault on a page with contents that is out.
 #[derive(Clone, Copy, Debug)]
 pub struct Want {
     /// Which page.
     pub page: PageId,
     /// Where it is.
     pub source: State,
-    /// Now.
+    /// Now, in the program's faults.
     pub now: u64,
+}
+
+/// What speaks against bringing a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Pressure {
+    /// Victims.
+    pub staged: u32,
+    /// Pages leave the pool for the swap file.
+    pub pool_is_tight: bool,
+    /// Threads that fault.
+    pub faulters: u32,
+}
+
+/// What is known of a page that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A load of it may be answered.
+    Open,
+    /// It is wanted often enough: it comes in.
+    ComesIn,
+    /// So is this one, and it was answered a moment ago.
+    AtOnce,
+}
+
+/// An answer: tag (24) | time (28) | times in a row (4) | site (8). The tag is of the bits of the page's mixed number that its place does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry(u64);
+
+impl Entry {
+    const TIME_BITS: u32 = 28;
+    const TIME_MASK: u32 = (1 << Self::TIME_BITS) - 1;
+
+    fn new(tag: u32, now: u64, row: u64, site: Site) -> Entry {
+        let time = u64::from(now as u32 & Self::TIME_MASK);
+        Entry(u64::from(tag) << 40 | time << 12 | row.min(15) << 8 | u64::from(site.0))
+    }
+
+    fn tag(self) -> u32 {
+        (self.0 >> 40) as u32
+    }
+
+    fn row(self) -> u64 {
+        self.0 >> 8 & 15
+    }
+
+    fn site(self) -> Site {
+        Site(self.0 as u8)
+    }
+
+    /// Faults since. Threads do not agree about the time: it may seem to go back by a little.
+    fn age(self, now: u64) -> u32 {
+        let age = (now as u32).wrapping_sub((self.0 >> 12) as u32) & Self::TIME_MASK;
+        if age > Self::TIME_MASK - AT_ONCE { 0 } else { age }
+    }
 }
 
 /// What is known of pages, victims and sites.
 #[derive(Debug)]
 pub struct Admission {
-    /// page + 1 (32) | time (24) | site (8)
+    /// [`Entry`], or 0.
     places: Table<AtomicU64>,
     /// Scores, of what is in RAM and in the swap file.
     sites: Line<[[AtomicU8; SITES]; 2]>,
@@ -98,14 +162,14 @@ pub struct Admission {
 struct Victims {
     /// The last time.
     last: AtomicU32,
-    /// Time between two, on average.
+    /// Eighths of the time between two, on average.
     gap: AtomicU32,
 }
 
 impl Admission {
     /// For so many frames.
     pub fn new(frames: u32) -> Result<Admission, Errno> {
-        let places = (frames / FRAMES_PER_PLACE).clamp(PLACES_MIN, PLACES_MAX);
+        let places = (frames / FRAMES_PER_PLACE).max(PLACES_MIN);
         Ok(Admission {
             places: Table::new(places as usize, c"weir-admission")?,
             sites: Line([const { [const { AtomicU8::new(0) }; SITES] }; 2]),
@@ -123,51 +187,69 @@ impl Admission {
     pub fn ask(&self, ip: usize, nth: u64) -> Option<Asker> {
         let site = Site::at(ip);
         let known = |of: &[AtomicU8; SITES]| of[usize::from(site.0)].load(Ordering::Relaxed) >= SCORE_ANSWERS;
-        let probe = nth.is_multiple_of(PROBE_ONE_IN);
+        // Mixed: a loop that faults four times in each round would have always the same one probed.
+        let probe = one_in(PROBE_ONE_IN, nth as u32);
         (probe || self.sites.0.iter().any(known)).then_some(Asker { site, probe })
     }
 
-    /// Whether the page has to come in, whoever asks: it was answered lately, and is wanted again sooner than one of the `staged` victims is likely
-    /// to be.
+    /// What becomes of a page that is wanted, whoever asks.
     #[inline]
-    pub fn comes_in(&self, want: Want, staged: u32) -> bool {
-        let now = want.now as u32;
-        if want.source == State::Staged {
-            self.victims.wanted(now);
+    pub fn look(&self, want: Want, pressure: Pressure) -> Verdict {
+        let (place, tag) = self.place(want.page);
+        let found = Entry(place.load(Ordering::Relaxed));
+        if found.0 == 0 || found.tag() != tag {
+            if want.source == State::Staged {
+                self.victims.wanted(want.now as u32);
+            }
+            return Verdict::Open;
         }
-        let found = self.place(want.page).load(Ordering::Relaxed);
-        if (found >> 32) as u32 != want.page.0.wrapping_add(1) {
-            return false;
-        }
-        let since = now.wrapping_sub((found >> 8) as u32) & TIME_MASK;
-        let terms = terms_of(want.source);
-        if since <= AT_ONCE {
-            let score = self.score(Site(found as u8), want.source);
+        let (age, terms) = (found.age(want.now), terms_of(want.source, pressure));
+        let at_once = AT_ONCE.max(AT_ONCE_PER_THREAD * pressure.faulters);
+        if age <= at_once {
+            let score = self.score(found.site(), want.source);
             let before = score.load(Ordering::Relaxed);
             if before > 0 {
                 score.store(before.saturating_sub(terms.again), Ordering::Relaxed);
             }
-            return true;
+            place.store(0, Ordering::Relaxed);
+            return Verdict::AtOnce;
         }
+        let victims = u64::from(self.victims.gap(want.now as u32)) * u64::from(pressure.staged);
+        let (age, often) = (u64::from(age), found.row() + 1 >= OFTEN);
         // Without victims nothing speaks against it.
-        staged == 0 || u64::from(since) <= u64::from(self.victims.gap(now)) * u64::from(staged) / terms.part
+        let comes =
+            pressure.staged == 0 || age <= victims / terms.part || often && age <= victims / OFTEN_PART;
+        if comes {
+            place.store(0, Ordering::Relaxed);
+            return Verdict::ComesIn;
+        }
+        let row = if age <= victims / OFTEN_PART { found.row() + 1 } else { 0 };
+        // As old as it was: if it is answered it begins anew.
+        place.store(Entry::new(tag, want.now.wrapping_sub(age), row, found.site()).0, Ordering::Relaxed);
+        Verdict::Open
     }
 
     /// Whether a load from a page that need not come in is to be answered.
     #[inline]
     pub fn answers(&self, want: Want, asker: Asker) -> bool {
-        let mixed = (want.page.0 ^ (want.now as u32).wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b9);
         let score = self.score(asker.site, want.source).load(Ordering::Relaxed);
-        mixed >= u32::MAX / BRING_ONE_IN && (asker.probe || score >= SCORE_ANSWERS)
+        let probes =
+            asker.probe && (want.source != State::Swapped || one_in(PROBE_DISK_ONE_IN, want.now as u32));
+        (probes || score >= SCORE_ANSWERS)
+            && !one_in(BRING_ONE_IN, want.page.0 ^ (want.now as u32).wrapping_mul(0x85eb_ca6b))
     }
 
     /// It was answered.
     #[inline]
     pub fn answered(&self, want: Want, Asker { site, .. }: Asker) {
-        let entry = u64::from(want.page.0.wrapping_add(1)) << 32
-            | u64::from(want.now as u32 & TIME_MASK) << 8
-            | u64::from(site.0);
-        self.place(want.page).store(entry, Ordering::Relaxed);
+        let (place, tag) = self.place(want.page);
+        let there = Entry(place.load(Ordering::Relaxed));
+        let same = there.0 != 0 && there.tag() == tag;
+        let stays = (STAYS as usize * self.places.len()).min(Entry::TIME_MASK as usize / 2) as u32;
+        if same || there.0 == 0 || there.age(want.now) > stays {
+            let row = if same { there.row() } else { 0 };
+            place.store(Entry::new(tag, want.now, row, site).0, Ordering::Relaxed);
+        }
         let score = self.score(site, want.source);
         let before = score.load(Ordering::Relaxed);
         // All threads read it: not written where it is as high as it may be.
@@ -176,9 +258,11 @@ impl Admission {
         }
     }
 
-    fn place(&self, page: PageId) -> &AtomicU64 {
-        let mixed = u64::from(page.0.wrapping_mul(0x9e37_79b9));
-        self.places.row(((mixed * self.places.len() as u64) >> 32) as usize)
+    /// The page's place, and what tells it from others there.
+    fn place(&self, page: PageId) -> (&AtomicU64, u32) {
+        let mixed = page.0.wrapping_mul(0x9e37_79b9);
+        let at = (u64::from(mixed) * self.places.len() as u64) >> 32;
+        (self.places.row(at as usize), mixed & 0xff_ffff)
     }
 
     fn score(&self, site: Site, source: State) -> &AtomicU8 {
@@ -186,8 +270,18 @@ impl Admission {
     }
 }
 
-fn terms_of(source: State) -> Terms {
-    if source == State::Swapped { FROM_DISK } else { FROM_RAM }
+fn terms_of(source: State, pressure: Pressure) -> Terms {
+    match source {
+        State::Swapped => FROM_DISK,
+        State::Staged => FROM_STAGE,
+        State::Pooled if pressure.pool_is_tight => FROM_TIGHT_POOL,
+        _ => FROM_RAM,
+    }
+}
+
+/// True for one number in so many, in no order.
+fn one_in(many: u32, number: u32) -> bool {
+    number.wrapping_mul(0x9e37_79b9) <= u32::MAX / many
 }
 
 impl Victims {
@@ -197,14 +291,14 @@ impl Victims {
             return; // threads do not agree about the time
         }
         let gap = self.gap.load(Ordering::Relaxed);
-        self.gap.store(gap - (gap >> GAP_SHIFT) + (since >> GAP_SHIFT), Ordering::Relaxed);
+        self.gap.store(gap - (gap >> GAP_SHIFT) + since.min(u32::MAX >> (GAP_SHIFT + 1)), Ordering::Relaxed);
     }
 
     /// Between two, as it seems now.
     fn gap(&self, now: u32) -> u32 {
         let since = now.wrapping_sub(self.last.load(Ordering::Relaxed));
         let since = if since > u32::MAX / 2 { 0 } else { since };
-        self.gap.load(Ordering::Relaxed).max(since)
+        (self.gap.load(Ordering::Relaxed) >> GAP_SHIFT).max(since)
     }
 }
 
@@ -213,9 +307,11 @@ mod tests {
     use super::*;
 
     const IP: usize = 0x40_1000;
+    const FRAMES: u32 = 1 << 15;
+    const USUAL: Pressure = Pressure { staged: 1000, pool_is_tight: false, faulters: 1 };
 
     fn admission() -> Admission {
-        Admission::new(1 << 15).unwrap()
+        Admission::new(FRAMES).unwrap()
     }
 
     fn want(page: u32, source: State, now: u64) -> Want {
@@ -223,7 +319,7 @@ mod tests {
     }
 
     fn probe(a: &Admission) -> Asker {
-        a.ask(IP, 0).expect("every sixteenth fault is a probe")
+        a.ask(IP, 0).expect("the first fault is a probe")
     }
 
     /// So many loads from different pages, one after the other.
@@ -231,22 +327,34 @@ mod tests {
         (0..loads).for_each(|n| a.answered(want(n, source, u64::from(n)), probe(a)));
     }
 
-    /// A page that is not brought for a change now.
-    fn usual(a: &Admission, source: State, now: u64, asker: Asker) -> Want {
-        let mut all = (1 << 20..).map(|page| want(page, source, now));
-        all.by_ref().take(100).find(|w| a.answers(*w, asker)).unwrap_or_else(|| want(1 << 20, source, now))
+    /// How many of so many loads of pages that were not seen before are answered.
+    fn answered_of(a: &Admission, source: State, asker: Asker, loads: u32) -> usize {
+        (0..loads).filter(|n| a.answers(want((1 << 24) + n, source, u64::from(*n)), asker)).count()
+    }
+
+    /// A hit on a victim that nobody else asks for.
+    fn hit_victim(a: &Admission, now: u64) {
+        a.look(want(u32::MAX - 1 - now as u32, State::Staged, now), USUAL);
     }
 
     #[test]
     fn an_unknown_site_is_probed_and_answered_once_it_was_seen_to_read_a_word_here_and_there() {
         let a = admission();
-        assert_eq!((1..16).filter(|nth| a.ask(IP, *nth).is_some()).count(), 0);
+        let probes = |of: core::ops::Range<u64>, step: usize| {
+            of.step_by(step).filter(|nth| a.ask(IP, *nth).is_some()).count()
+        };
+        for step in [1, 2, 4, 16] {
+            let n = probes(0..16_000, step) * step;
+            assert!((800..1200).contains(&n), "every {step}th fault: {n} probes");
+        }
         learn(&a, State::Pooled, SCORE_ANSWERS.into());
-        let asker = a.ask(IP, 1).expect("it is known now");
-        assert!(a.answers(usual(&a, State::Pooled, 9, asker), asker));
+        let asker =
+            (1..).find_map(|nth| a.ask(IP, nth).filter(|asker| !asker.probe)).expect("it is known now");
+        assert!((985..1000).contains(&answered_of(&a, State::Pooled, asker, 1000)), "some come for a change");
         assert!(a.ask(IP + 1, 1).is_none(), "another is not");
-        assert!(!a.answers(usual(&a, State::Swapped, 9, asker), asker), "nor is this one for the swap file");
-        assert!(a.answers(usual(&a, State::Swapped, 9, asker), probe(&a)));
+        assert_eq!(answered_of(&a, State::Swapped, asker, 1000), 0, "nor is this one for the swap file");
+        let probed = answered_of(&a, State::Swapped, probe(&a), 1000);
+        assert!((40..90).contains(&probed), "{probed}");
     }
 
     #[test]
@@ -263,78 +371,133 @@ mod tests {
                 let now = 1000 + u64::from(n) * 100;
                 a.answered(want(n, source, now), probe(&a));
                 if n % returns_one_in == 0 {
-                    assert!(
-                        a.comes_in(want(n, source, now + 1), 100),
-                        "at once it comes in whatever victims do"
-                    );
+                    assert_eq!(a.look(want(n, source, now + 1), USUAL), Verdict::AtOnce);
+                    assert_eq!(a.look(want(n, source, now + 2), USUAL), Verdict::Open, "it is said once");
                 }
             }
             assert_eq!(a.ask(IP, 1).is_some(), answered, "{source:?}: one in {returns_one_in} returns");
         }
     }
 
-    /// Of 40 thousand loads from pages that are out at random, those that brought their page, while a victim is wanted every `gap`.
-    fn came_in(pages: u64, gap: u64) -> u64 {
-        const STAGED: u32 = 1000;
+    #[test]
+    fn at_once_is_longer_where_many_threads_fault() {
         let a = admission();
-        let (mut x, mut came) = (1_u64, 0);
-        for now in 0..80_000 {
+        let many = Pressure { faulters: 60, ..USUAL };
+        for (pressure, verdict) in [(USUAL, Verdict::Open), (many, Verdict::AtOnce)] {
+            a.answered(want(7, State::Pooled, 10), probe(&a));
+            (10..410).for_each(|now| hit_victim(&a, now));
+            assert_eq!(a.look(want(7, State::Pooled, 10 + 400), pressure), verdict);
+        }
+    }
+
+    /// Of so many wants of pages that are out, chosen by `page`, those that brought theirs, while a victim is wanted every `gap`. What
+    /// came in is wanted no more, if it `stays`.
+    fn came_in(wants: u64, gap: u64, stays: bool, mut page: impl FnMut(u64) -> u32) -> u64 {
+        let a = admission();
+        let (mut inside, mut came) = (std::collections::HashSet::new(), 0);
+        for now in 1..=wants {
             if now % gap == 0 {
-                a.comes_in(want(u32::MAX - 1, State::Staged, now), STAGED);
+                hit_victim(&a, now);
             }
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let w = want(((x >> 33) % pages) as u32, State::Pooled, now);
-            if a.comes_in(w, STAGED) {
-                came += u64::from(now >= 40_000);
-            } else {
+            let w = want(page(now), State::Pooled, now);
+            if stays && inside.contains(&w.page.0) {
+                continue;
+            }
+            if a.look(w, USUAL) == Verdict::Open && a.answers(w, probe(&a)) {
                 a.answered(w, probe(&a));
+            } else {
+                inside.insert(w.page.0);
+                came += 1;
             }
         }
         came
     }
 
+    fn by_chance(pages: u64) -> impl FnMut(u64) -> u32 {
+        let mut x = 1_u64;
+        move |_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((x >> 33) % pages) as u32
+        }
+    }
+
     #[test]
     fn where_victims_are_as_warm_as_what_is_out_almost_nothing_comes_in_and_where_they_are_cold_much_does() {
         // Each of 32 thousand pages that are out is as likely as each of a thousand victims.
-        let even = came_in(32_000, 32);
-        assert!(even < 40_000 / 40, "{even}");
-        let cold_victims = came_in(32_000, 1 << 20);
-        assert!(cold_victims > 40_000 / 8, "{cold_victims}");
-        let hot = came_in(50, 32);
-        assert!(hot > 40_000 / 3, "a hundred times as warm as victims: {hot}");
+        let even = came_in(80_000, 32, false, by_chance(32_000));
+        assert!(even < 80_000 / 40, "{even}");
+        let cold_victims = came_in(80_000, 1 << 20, false, by_chance(32_000));
+        assert!(cold_victims > 80_000 / 8, "{cold_victims}");
+        let hot = came_in(80_000, 32, false, by_chance(50));
+        assert!(hot > 80_000 / 3, "a hundred times as warm as victims: {hot}");
+    }
+
+    #[test]
+    fn memory_that_is_wanted_in_rounds_comes_in_within_a_few_of_them() {
+        let in_rounds = |pages: u32| move |now: u64| (now as u32 % pages).wrapping_mul(5) % pages;
+        for (pages, rounds) in [(FRAMES / 4, 4), (FRAMES / 2, 5), (FRAMES - 1, 8)] {
+            let came = came_in(u64::from(pages) * rounds, 1 << 20, true, in_rounds(pages));
+            assert!(came >= u64::from(pages) * 9 / 10, "{came} of {pages} in {rounds} rounds");
+        }
+        // Victims that are wanted once while this is wanted ten times.
+        let pages = FRAMES / 8;
+        let came = came_in(u64::from(pages) * 10, u64::from(pages) / 100, true, in_rounds(pages));
+        assert!(came >= u64::from(pages) * 9 / 10, "{came} of {pages}");
     }
 
     #[test]
     fn without_victims_whatever_is_remembered_comes_in() {
         let a = admission();
+        let none = Pressure { staged: 0, ..USUAL };
         a.answered(want(7, State::Pooled, 10), probe(&a));
-        assert!(!a.comes_in(want(8, State::Pooled, 5000), 0));
-        assert!(a.comes_in(want(7, State::Pooled, 5000), 0));
+        assert_eq!(a.look(want(8, State::Pooled, 5000), none), Verdict::Open);
+        assert_eq!(a.look(want(7, State::Pooled, 5000), none), Verdict::ComesIn);
     }
 
     #[test]
     fn two_pages_that_share_a_place_and_are_wanted_in_turn_come_in_after_all() {
         let a = admission();
-        let first = PageId(1);
-        let other = (2..).map(PageId).find(|p| core::ptr::eq(a.place(*p), a.place(first))).unwrap();
-        let answered = (0..10_000)
-            .take_while(|now| {
-                let w = Want { page: [first, other][*now as usize % 2], source: State::Pooled, now: *now };
-                assert!(!a.comes_in(w, 100));
-                let answers = a.answers(w, probe(&a));
+        let at = |page| core::ptr::from_ref(a.place(page).0);
+        let other = (2..).find(|page| at(PageId(*page)) == at(PageId(1))).unwrap();
+        let mut came = Vec::new();
+        for now in 0..40_000 {
+            let page = [1, other][now as usize % 2];
+            let w = want(page, State::Staged, now);
+            if a.look(w, USUAL) == Verdict::Open && a.answers(w, probe(&a)) {
                 a.answered(w, probe(&a));
-                answers
-            })
-            .count();
-        assert!(answered < 3000, "{answered}");
+            } else if !came.contains(&page) {
+                came.push(page);
+            }
+        }
+        came.sort_unstable();
+        assert_eq!(came, [1, other]);
+    }
+
+    #[test]
+    fn a_page_is_told_from_all_others_that_may_have_its_place() {
+        let a = Admission::new(0).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for page in (0..u32::MAX).step_by(65_537).chain(0..100_000) {
+            let (place, tag) = a.place(PageId(page));
+            assert!(seen.insert((core::ptr::from_ref(place), tag)) || page % 65_537 == 0, "page {page}");
+        }
     }
 
     #[test]
     fn times_that_go_back_a_little_are_no_long_gaps() {
         let a = admission();
         for now in [1000, 2000, 1990, 3000, 2995, 4000] {
-            a.comes_in(want(5, State::Staged, now), 10);
+            hit_victim(&a, now);
         }
         assert!(a.victims.gap(3999) < 1000, "{}", a.victims.gap(3999));
+        a.answered(want(7, State::Pooled, 5000), probe(&a));
+        assert_eq!(a.look(want(7, State::Pooled, 4995), USUAL), Verdict::AtOnce);
+    }
+
+    #[test]
+    fn short_gaps_are_told_from_none() {
+        let a = admission();
+        (0..100).for_each(|n| hit_victim(&a, n * 5));
+        assert!((4..=5).contains(&a.victims.gap(495)), "{}", a.victims.gap(495));
     }
 }

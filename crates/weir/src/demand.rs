@@ -33,8 +33,8 @@ impl Tally {
 /// The recent past of faults.
 #[derive(Debug)]
 pub struct Demand {
-    /// Faults.
-    faults: Line<Tally>,
+    /// Faults, where threads resolve their own.
+    pub faults: Line<Tally>,
     /// Faults on pages that are out: the clock by which faults are close together.
     pub majors: Line<Tally>,
     /// Positive while faults take single pages.

@@ -91,12 +91,14 @@ impl Context<'_> {
 
     /// Does the instruction, which has read this value.
     pub fn finish(&mut self, load: Load, value: u64) {
+        const RESUME: usize = 1 << 16;
         let mut registers = self.registers();
         load.finish(value, &mut registers);
         for (number, value) in GENERAL.into_iter().zip(registers.general) {
             self.set(number, value as usize);
         }
-        self.set(libc::REG_EFL, registers.flags as usize);
+        // The exception had set the flag that has one instruction pass over its breakpoint: that instruction is done.
+        self.set(libc::REG_EFL, registers.flags as usize & !RESUME);
         self.set_ip(self.ip() + usize::from(load.length));
     }
 

@@ -29,11 +29,13 @@ const KEPT_PAGES: usize = (BELOW_BYTES + ABOVE_BYTES) / PAGE_BYTES + 1;
 /// Alternate stacks of ours, with the kernel id of the thread that has each.
 static OURS: Mutex<Vec<(Stack, u32)>> = Mutex::new(Vec::new());
 /// Heap stacks: first address, end, and what pins them.
-static HEAP_STACKS: Mutex<Ring> = Mutex::new(Ring { rows: [(0, 0, 0); KEPT], next: 0 });
+static HEAP_STACKS: Mutex<Ring> = Mutex::new(Ring { rows: [(0, 0, 0); KEPT], next: 0, most: 0 });
 
 struct Ring {
     rows: [(usize, usize, u32); KEPT],
     next: usize,
+    /// Rows in use: as the budget was when the first stack was kept.
+    most: usize,
 }
 
 /// Two signal frames and what lies between them must fit: the kernel tells the size of one.
@@ -107,7 +109,10 @@ fn keep_stack(engine: &Weir, sp: usize) {
         let _inside = section();
         let Ok(mut ring) = HEAP_STACKS.lock() else { return };
         let at = ring.next;
-        ring.next = (at + 1) % (engine.frames() / KEPT_SHARE / KEPT_PAGES).clamp(KEPT_MIN, KEPT);
+        if ring.most == 0 {
+            ring.most = (engine.frames() / KEPT_SHARE / KEPT_PAGES).clamp(KEPT_MIN, KEPT);
+        }
+        ring.next = (at + 1) % ring.most;
         core::mem::replace(&mut ring.rows[at], row)
     };
     engine.unpin_range(former.2);

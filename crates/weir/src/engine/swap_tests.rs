@@ -22,6 +22,7 @@ use core::sync::atomic::AtomicU64;
 use weir_os::codec::PageBytes;
 use weir_os::sys::Errno;
 
+mod loads;
 mod moving;
 mod share;
 mod through;
@@ -46,14 +47,21 @@ fn core_sharing(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch:
 
 /// As `core_sharing`, for a test that makes many: it goes when it is dropped.
 fn own_core(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> Box<Fake> {
-    let windows = Geometry::arena_windows(12 * MIB);
-    let geometry = Geometry {
-        pages: PAGES,
-        windows,
-        lift_windows: 0,
-        budget_bytes: 12 * MIB,
-        pool_max_percent: percent,
-    };
+    core_of(12 * MIB, percent, disk, bytes, policy, batch)
+}
+
+/// As `own_core`, with so much RAM.
+fn core_of(
+    budget_bytes: u64,
+    percent: u32,
+    disk: FakeDisk,
+    bytes: u64,
+    policy: Policy,
+    batch: u16,
+) -> Box<Fake> {
+    let windows = Geometry::arena_windows(budget_bytes);
+    let geometry =
+        Geometry { pages: PAGES, windows, lift_windows: 0, budget_bytes, pool_max_percent: percent };
     let mut core = Core::new(FakePager::new(PAGES, windows), geometry, 3, Codec::Auto).unwrap();
     let tier = Swap::new(disk, bytes, SwapSettings::default(), SwapEncryption::Aead).unwrap();
     core.attach_swap(Swapping::new(tier, policy, batch).unwrap());

@@ -357,7 +357,7 @@ fn live(policy: Policy) -> (u64, u64) {
         assert!(charged <= PAGES as usize * 32, "seed {seed}: {charged} bytes stay charged for nothing");
     }
     for state in [State::Same, State::Pooled, State::Swapped] {
-        assert!(loaded[state as usize] > 50, "loads from {state:?} pages: {loaded:?}");
+        assert!(loaded[state as usize] > 20, "loads from {state:?} pages: {loaded:?}");
     }
     assert_eq!(loaded[State::Absent as usize] + loaded[State::Resident as usize], 0);
     (through, free)

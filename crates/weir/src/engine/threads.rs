@@ -138,7 +138,12 @@ impl Engine<KernelPager> {
 
     /// After a try that found no frame: frees some, or ends the process when nobody can any more.
     pub(super) fn make_room_or_die(&self, bench: &mut Bench, patience: &mut Patience) {
-        if !self.direct_reclaim(bench) && patience.is_over(&self.core) {
+        if self.direct_reclaim(bench) {
+            return;
+        }
+        // Not at the first try: somebody else may have all that can leave in his batch.
+        let pool = || writeback::Out::for_fault(&self.core, true).frames_from_pool(&self.core) > 0;
+        if !(patience.has_begun() && pool()) && patience.is_over(&self.core) {
             self.fatal_full();
         }
     }
@@ -392,6 +397,11 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    /// Whether there was a fruitless try.
+    fn has_begun(&self) -> bool {
+        self.since_ns != 0
+    }
+
     /// After a fruitless try: pauses, and says whether to give up.
     fn is_over<P: Pager>(&mut self, core: &Core<P>) -> bool {
         let (progress, now) = (core.progress.load(Ordering::Relaxed), thread::now_ns());

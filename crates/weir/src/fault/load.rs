@@ -1,9 +1,10 @@
 //! A load that is answered from the page's record: the page stays where it is.
 
-use crate::admission::Asker;
+use crate::admission::{Asker, Want};
 use crate::door::{Pager, with_frame};
 use crate::page::PageId;
 use crate::page::state::State;
+use crate::page::table::BlockRow;
 use crate::shared::Core;
 use weir_os::mem::PAGE_BYTES;
 
@@ -37,6 +38,13 @@ impl Load {
         let turned = word.rotate_right(u32::from(self.offset) % 8 * 8);
         if self.bytes == 8 { turned } else { turned & ((1 << (self.bytes * 8)) - 1) }
     }
+}
+
+/// Whether a load may be answered: the page would take the place of another, and it is such as anybody can read and write. What has another
+/// protection may be losing it just now, and then the access is not to succeed.
+pub fn may_answer<P: Pager>(core: &Core<P>, row: BlockRow<'_>, want: Want, load: Load) -> bool {
+    let plain = (row.fixed() | row.readonly()) >> want.page.index() & 1 == 0;
+    plain && core.is_tight() && core.admission.answers(want, load.asker)
 }
 
 /// The value, if the page is staged, same-filled or a record in the pool, and the record is good. Under the block's lock.

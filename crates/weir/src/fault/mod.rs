@@ -13,7 +13,7 @@ pub mod span;
 pub mod strides;
 mod swapin;
 
-use crate::admission::Want;
+use crate::admission::{Pressure, Verdict, Want};
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
@@ -23,8 +23,8 @@ use crate::shared::{Core, count};
 use crate::stats;
 use install::bring_in;
 use load::Load;
+use readahead::Plan;
 pub use readahead::{Ahead, Whose};
-use readahead::{Plan, now_of};
 use span::bring_span;
 pub use strides::Strides;
 use swapin::End;
@@ -122,10 +122,10 @@ fn resolve_in_ram<P: Pager>(
         core.demand.majors.note(core.stats.faults_major().next());
     }
     // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
-    let want = Want { page, source: word.state(), now: now_of(core) };
-    let again = want.source != State::Absent && core.admission.comes_in(want, core.staged.pages());
-    let load = load.filter(|load| !again && core.is_tight() && core.admission.answers(want, load.asker));
-    let plan = readahead::plan(core, (block, index), word.state(), (again, load.is_some()));
+    let (want, verdict) = look(core, page, word.state());
+    let load = load.filter(|load| verdict == Verdict::Open && load::may_answer(core, row, want, *load));
+    let at_once = verdict == Verdict::AtOnce;
+    let plan = readahead::plan(core, (block, index), word.state(), (at_once, load.is_some()));
     let load = load.filter(|_| plan.mask == run_mask(index, 1)).map(|load| (load, want));
     if word.state() == State::Swapped {
         // What is in the pool comes by faults of its own.
@@ -150,6 +150,18 @@ fn resolve_in_ram<P: Pager>(
     let stream =
         plan.ahead.and_then(|a| if word.state() == State::Absent { first_touches(core, a) } else { Some(a) });
     Ok(Outcome::Installed(next_of(core, strides, &plan, stream, page, tid)))
+}
+
+/// What is known of a page that is wanted.
+fn look<P: Pager>(core: &Core<P>, page: PageId, source: State) -> (Want, Verdict) {
+    let want = Want { page, source, now: core.demand.faults.now(core.stats.faults().own()) };
+    if source == State::Absent {
+        return (want, Verdict::ComesIn);
+    }
+    let tight = core.swapping.is_some() && core.pool.owned() >= core.pool.limit();
+    let pressure =
+        Pressure { staged: core.staged.pages(), pool_is_tight: tight, faulters: core.demand.faulters() };
+    (want, core.admission.look(want, pressure))
 }
 
 /// The load is answered: counts, looks ahead.

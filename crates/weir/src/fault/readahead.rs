@@ -146,8 +146,8 @@ const UNPROVEN: u64 = UNPROVEN_MAX << UNPROVEN_SHIFT;
 const NEARBY_SHIFT: u32 = 40;
 const _: () = assert!(NEARBY_SHIFT + nearby::BITS <= u64::BITS);
 /// A stream passed lately if the program has made no more faults since on pages that are out: others may make some thousand of them before
-/// a slow reader comes to the end of a block.
-const PASSED_LATELY: u64 = 4096;
+/// a slow reader comes to the end of the blocks fetched ahead of it.
+const PASSED_LATELY: u64 = 8192;
 /// A fault that continues nothing divides the window by this.
 const SHRINK: u32 = 16;
 /// Most pages that were there already that a stream passes over between two faults.
@@ -199,7 +199,7 @@ impl Plan {
         };
         let more = installed & !run_mask(index, 1);
         let read = more & !fresh;
-        let unproven = (read & self.expected).count_ones();
+        let unproven = unproven_of(self.state) + (read & self.expected).count_ones();
         core.table.block(block).set_readahead(with_unproven(self.state, unproven));
         core.stats.readahead().count(more.count_ones());
         count(&core.stats.swap_ra, read.count_ones());
@@ -246,7 +246,8 @@ pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
     row.set_readahead(with_unproven(state, unproven_of(state) + read));
 }
 
-/// Plans for a fault at `index` of `block`, under its lock. `again`: the page's last one is counted already, it was answered.
+/// Plans for a fault at `index` of `block`, under its lock. `again`: the page was wanted a moment ago, and its load
+/// answered.
 pub fn plan<P: Pager>(
     core: &Core<P>,
     (block, index): (BlockId, u32),
@@ -255,6 +256,18 @@ pub fn plan<P: Pager>(
 ) -> Plan {
     let row = core.table.block(block);
     let (remembered, access) = (row.readahead(), row.access());
+    if again {
+        // Whoever wants another word of a page is where he was: nothing follows from that.
+        return Plan {
+            mask: run_mask(index, 1),
+            ahead: None,
+            alone: true,
+            state: remembered,
+            expected: 0,
+            proof: Proof::Nothing,
+            tried: None,
+        };
+    }
     let (stream, proof) = followed(core, (block, index), remembered, loads);
     let stream = stream.advised(access);
     if access == Access::Random {
@@ -278,7 +291,7 @@ pub fn plan<P: Pager>(
     let now = now_of(core);
     if stream.size >= IN_ORDER {
         close = close.at(now);
-    } else if matches!(source, State::Pooled | State::Swapped) && !again {
+    } else if matches!(source, State::Pooled | State::Swapped) {
         close = close.another(index, now, core.blocks_in_use());
         (near, tried) = close.pages(&core.trials, source, (block, index), now);
     }
@@ -334,7 +347,7 @@ fn live_stream<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<S
 }
 
 /// The program's time, in faults on pages that are out.
-pub(super) fn now_of<P: Pager>(core: &Core<P>) -> u64 {
+fn now_of<P: Pager>(core: &Core<P>) -> u64 {
     core.demand.majors.now(core.stats.faults_major().own())
 }
 

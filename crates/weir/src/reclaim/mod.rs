@@ -100,9 +100,6 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
     // 9. What goes to the swap file: written without any lock held.
     out.finish(core);
     batch.freed += out.freed;
-    if batch.freed == 0 && effort == Effort::Direct {
-        batch.freed = out.frames_from_pool(core);
-    }
     batch
 }
 
