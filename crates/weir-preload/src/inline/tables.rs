@@ -14,6 +14,7 @@ use weir_os::gate::area::Area;
 use weir_os::gate::read_staying;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{self, Caller, visit};
+use weir_os::mem::PAGE_BYTES;
 use weir_os::sys::Errno;
 use weir_os::thread;
 
@@ -134,13 +135,40 @@ fn gate(nr: c_long, args: &[usize; 6], frame: usize, buffers: Buffers, point: Ca
 }
 
 /// Whether tables of a call name managed memory.
+#[inline]
 fn in_tables(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> bool {
+    if let Some(managed) = few_parts(engine, nr, args, frame) {
+        return managed;
+    }
     if table::table_args(nr as usize) == 0 {
         return false;
     }
     let mut look = Look { engine, frame, managed: false };
     let _ = visit(nr as usize, args, &mut look);
     look.managed
+}
+
+/// The same for the calls that name a few parts in a table beside the caller's frame, without the walk over the table of calls: these are made often,
+/// each for little.
+#[inline]
+fn few_parts(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> Option<bool> {
+    const FEW: usize = 8;
+    let vectored = [libc::SYS_readv, libc::SYS_writev, libc::SYS_preadv, libc::SYS_pwritev];
+    let (table, parts) = (args[1], args[2]);
+    if !vectored.contains(&nr) || parts > FEW || engine.contains(table) {
+        return None;
+    }
+    let page = |a: usize| a / PAGE_BYTES;
+    let last = table.wrapping_add((parts * size_of::<libc::iovec>()).saturating_sub(1));
+    if page(table) != page(frame)
+        || page(last) != page(frame)
+        || !table.is_multiple_of(align_of::<libc::iovec>())
+    {
+        return None;
+    }
+    // SAFETY: all of it lies in the page of a live stack frame; the program has written it for this call.
+    let parts = unsafe { core::slice::from_raw_parts(table as *const libc::iovec, parts) };
+    Some(parts.iter().any(|part| part.iov_len > 0 && engine.touches(part.iov_base as usize, part.iov_len)))
 }
 
 /// Makes a call through the gate.
