@@ -160,6 +160,9 @@ unsafe extern "C" fn child() {
 /// # Safety
 /// - `addr` can be written to.
 unsafe fn touch(addr: usize) {
+    if !state::engine().is_some_and(|e| e.contains(addr)) {
+        return;
+    }
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the byte keeps its value, whatever other threads do with it.
     unsafe {
@@ -177,19 +180,20 @@ unsafe fn touch(addr: usize) {
 fn touch_streams(f: impl Fn(usize) -> bool) -> bool {
     const CHAIN: usize = 0x68;
     const LOCK: usize = 0x88;
-    const STREAM_BYTES: usize = 0x1e0;
+    /// The last byte of the largest kind.
+    const LAST: usize = 0x1d7;
     // SAFETY: libc's list head; the list is locked by the caller. Each element is a stream as laid
     // out since glibc 2.1; the check of an element's own pages comes before reading its links.
     unsafe {
         let mut p = core::ptr::read_volatile(&raw const _IO_list_all) as usize;
         while p != 0 {
-            for addr in [p, p + STREAM_BYTES] {
+            for addr in [p, p + LAST] {
                 if !f(addr) {
                     return false;
                 }
             }
             touch(p);
-            touch(p + STREAM_BYTES);
+            touch(p + LAST);
             let lock = core::ptr::read_volatile((p + LOCK) as *const usize);
             if lock != 0 {
                 if !f(lock) {

@@ -5,7 +5,7 @@
 //! three things are known here:
 //!
 //! - *Pages* whose load was answered lately, when, and how often in a row, in a table like the doorkeeper of TinyLFU (Einziger, Friedman, Manes, 2017).
-//!   The time until a page is wanted again is a guess at how often it is.
+//!   The time until a page is wanted again is a guess at how often it is. A small table beside it has the very last ones, whatever is in the large one.
 //! - *Victims*: staged pages are those that go next, and a fault on one of them is seen. So it is known how often a victim is wanted. A page comes in
 //!   if it was wanted again in a small part of the time that a victim takes for that, or a few times in a quarter of it: by chance that happens
 //!   rarely. Where victims are as warm as what is out, almost nothing comes in, and where nobody wants them any more, whatever is wanted twice.
@@ -32,17 +32,19 @@ const STAYS: u32 = 2;
 /// A page that is wanted again so soon was wanted *at once*: it comes in, and its site is to blame. More where many threads fault.
 const AT_ONCE: u32 = 64;
 const AT_ONCE_PER_THREAD: u32 = 8;
-/// An unknown site has one load in so many answered; from the swap file one in so many of these.
+/// An unknown site has one load in so many answered; from the swap file one in so many.
 const PROBE_ONE_IN: u32 = 16;
-const PROBE_DISK_ONE_IN: u32 = 16;
+const PROBE_DISK_ONE_IN: u32 = 256;
 /// One page in so many is brought all the same: there may be too many for the table.
 const BRING_ONE_IN: u32 = 256;
 /// A site's score goes up by one with each answer.
 const SCORE_ANSWERS: u8 = 8;
 const SCORE_MAX: u8 = 32;
 const SITES: usize = 256;
-/// Weight of the past in the time between two hits on victims: seven eighths. The mean is kept in eighths.
-const GAP_SHIFT: u32 = 3;
+/// Answers remembered for a moment.
+const LAST: usize = 1024;
+/// Weight of the past in the time that victims take: seven eighths. The mean is kept in eighths.
+const TURN_SHIFT: u32 = 3;
 /// A page that was wanted again in this part of the time that a victim takes, so many times in a row, comes in.
 const OFTEN_PART: u64 = 4;
 const OFTEN: u64 = 4;
@@ -72,8 +74,8 @@ struct Site(u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     site: Site,
-    /// To learn, whatever is known of the site.
-    probe: bool,
+    /// To learn, whatever is known of the site: of pages in RAM, and in the swap file.
+    probe: [bool; 2],
 }
 
 impl Site {
@@ -152,6 +154,8 @@ impl Entry {
 pub struct Admission {
     /// [`Entry`], or 0.
     places: Table<AtomicU64>,
+    /// The last answers, likewise.
+    last: Line<[AtomicU64; LAST]>,
     /// Scores, of what is in RAM and in the swap file.
     sites: Line<[[AtomicU8; SITES]; 2]>,
     victims: Line<Victims>,
@@ -162,8 +166,8 @@ pub struct Admission {
 struct Victims {
     /// The last time.
     last: AtomicU32,
-    /// Eighths of the time between two, on average.
-    gap: AtomicU32,
+    /// Eighths of the time that each takes, on average: of the time between two, times their number.
+    turn: AtomicU64,
 }
 
 impl Admission {
@@ -172,6 +176,7 @@ impl Admission {
         let places = (frames / FRAMES_PER_PLACE).max(PLACES_MIN);
         Ok(Admission {
             places: Table::new(places as usize, c"weir-admission")?,
+            last: Line([const { AtomicU64::new(0) }; LAST]),
             sites: Line([const { [const { AtomicU8::new(0) }; SITES] }; 2]),
             victims: Line::default(),
         })
@@ -188,8 +193,8 @@ impl Admission {
         let site = Site::at(ip);
         let known = |of: &[AtomicU8; SITES]| of[usize::from(site.0)].load(Ordering::Relaxed) >= SCORE_ANSWERS;
         // Mixed: a loop that faults four times in each round would have always the same one probed.
-        let probe = one_in(PROBE_ONE_IN, nth as u32);
-        (probe || self.sites.0.iter().any(known)).then_some(Asker { site, probe })
+        let probe = [PROBE_ONE_IN, PROBE_DISK_ONE_IN].map(|many| one_in(many, nth as u32));
+        (probe[0] || self.sites.0.iter().any(known)).then_some(Asker { site, probe })
     }
 
     /// What becomes of a page that is wanted, whoever asks.
@@ -197,44 +202,55 @@ impl Admission {
     pub fn look(&self, want: Want, pressure: Pressure) -> Verdict {
         let (place, tag) = self.place(want.page);
         let found = Entry(place.load(Ordering::Relaxed));
-        if found.0 == 0 || found.tag() != tag {
+        let known = found.0 != 0 && found.tag() == tag;
+        if self.was_just_answered(want, pressure) {
+            if known {
+                place.store(0, Ordering::Relaxed);
+            }
+            return Verdict::AtOnce;
+        }
+        if !known {
             if want.source == State::Staged {
-                self.victims.wanted(want.now as u32);
+                self.victims.wanted(want.now as u32, pressure.staged);
             }
             return Verdict::Open;
         }
-        let (age, terms) = (found.age(want.now), terms_of(want.source, pressure));
-        let at_once = AT_ONCE.max(AT_ONCE_PER_THREAD * pressure.faulters);
-        if age <= at_once {
-            let score = self.score(found.site(), want.source);
-            let before = score.load(Ordering::Relaxed);
-            if before > 0 {
-                score.store(before.saturating_sub(terms.again), Ordering::Relaxed);
-            }
-            place.store(0, Ordering::Relaxed);
-            return Verdict::AtOnce;
-        }
-        let victims = u64::from(self.victims.gap(want.now as u32)) * u64::from(pressure.staged);
-        let (age, often) = (u64::from(age), found.row() + 1 >= OFTEN);
-        // Without victims nothing speaks against it.
-        let comes =
-            pressure.staged == 0 || age <= victims / terms.part || often && age <= victims / OFTEN_PART;
-        if comes {
+        let (age, terms) = (u64::from(found.age(want.now)), terms_of(want.source, pressure));
+        let turn = self.victims.turn(want.now as u32, pressure.staged);
+        let often = found.row() + 1 >= OFTEN;
+        // Where no victim was ever wanted nothing speaks against it.
+        if turn == 0 || age <= turn / terms.part || often && age <= turn / OFTEN_PART {
             place.store(0, Ordering::Relaxed);
             return Verdict::ComesIn;
         }
-        let row = if age <= victims / OFTEN_PART { found.row() + 1 } else { 0 };
+        let row = if age <= turn / OFTEN_PART { found.row() + 1 } else { 0 };
         // As old as it was: if it is answered it begins anew.
         place.store(Entry::new(tag, want.now.wrapping_sub(age), row, found.site()).0, Ordering::Relaxed);
         Verdict::Open
+    }
+
+    /// Whether a load from the page was answered a moment ago: then its site is to blame.
+    fn was_just_answered(&self, want: Want, pressure: Pressure) -> bool {
+        let (last, tag) = self.last(want.page);
+        let found = Entry(last.load(Ordering::Relaxed));
+        let at_once = AT_ONCE.max(AT_ONCE_PER_THREAD * pressure.faulters);
+        if found.0 == 0 || found.tag() != tag || found.age(want.now) > at_once {
+            return false;
+        }
+        last.store(0, Ordering::Relaxed);
+        let score = self.score(found.site(), want.source);
+        let before = score.load(Ordering::Relaxed);
+        if before > 0 {
+            score.store(before.saturating_sub(terms_of(want.source, pressure).again), Ordering::Relaxed);
+        }
+        true
     }
 
     /// Whether a load from a page that need not come in is to be answered.
     #[inline]
     pub fn answers(&self, want: Want, asker: Asker) -> bool {
         let score = self.score(asker.site, want.source).load(Ordering::Relaxed);
-        let probes =
-            asker.probe && (want.source != State::Swapped || one_in(PROBE_DISK_ONE_IN, want.now as u32));
+        let probes = asker.probe[usize::from(want.source == State::Swapped)];
         (probes || score >= SCORE_ANSWERS)
             && !one_in(BRING_ONE_IN, want.page.0 ^ (want.now as u32).wrapping_mul(0x85eb_ca6b))
     }
@@ -250,6 +266,8 @@ impl Admission {
             let row = if same { there.row() } else { 0 };
             place.store(Entry::new(tag, want.now, row, site).0, Ordering::Relaxed);
         }
+        let (last, tag) = self.last(want.page);
+        last.store(Entry::new(tag, want.now, 0, site).0, Ordering::Relaxed);
         let score = self.score(site, want.source);
         let before = score.load(Ordering::Relaxed);
         // All threads read it: not written where it is as high as it may be.
@@ -263,6 +281,12 @@ impl Admission {
         let mixed = page.0.wrapping_mul(0x9e37_79b9);
         let at = (u64::from(mixed) * self.places.len() as u64) >> 32;
         (self.places.row(at as usize), mixed & 0xff_ffff)
+    }
+
+    /// Likewise among the last answers.
+    fn last(&self, page: PageId) -> (&AtomicU64, u32) {
+        let mixed = page.0.wrapping_mul(0x9e37_79b9);
+        (&self.last.0[(mixed >> (u32::BITS - LAST.ilog2())) as usize], mixed & 0xff_ffff)
     }
 
     fn score(&self, site: Site, source: State) -> &AtomicU8 {
@@ -285,20 +309,22 @@ fn one_in(many: u32, number: u32) -> bool {
 }
 
 impl Victims {
-    fn wanted(&self, now: u32) {
+    /// One of so many is wanted.
+    fn wanted(&self, now: u32, staged: u32) {
         let since = now.wrapping_sub(self.last.swap(now, Ordering::Relaxed));
         if since > u32::MAX / 2 {
             return; // threads do not agree about the time
         }
-        let gap = self.gap.load(Ordering::Relaxed);
-        self.gap.store(gap - (gap >> GAP_SHIFT) + since.min(u32::MAX >> (GAP_SHIFT + 1)), Ordering::Relaxed);
+        let turn = self.turn.load(Ordering::Relaxed);
+        let this = u64::from(since) * u64::from(staged);
+        self.turn.store(turn - (turn >> TURN_SHIFT) + this, Ordering::Relaxed);
     }
 
-    /// Between two, as it seems now.
-    fn gap(&self, now: u32) -> u32 {
+    /// Faults until each of them is wanted again, as it seems now.
+    fn turn(&self, now: u32, staged: u32) -> u64 {
         let since = now.wrapping_sub(self.last.load(Ordering::Relaxed));
         let since = if since > u32::MAX / 2 { 0 } else { since };
-        (self.gap.load(Ordering::Relaxed) >> GAP_SHIFT).max(since)
+        (self.turn.load(Ordering::Relaxed) >> TURN_SHIFT).max(u64::from(since) * u64::from(staged))
     }
 }
 
@@ -349,12 +375,15 @@ mod tests {
         }
         learn(&a, State::Pooled, SCORE_ANSWERS.into());
         let asker =
-            (1..).find_map(|nth| a.ask(IP, nth).filter(|asker| !asker.probe)).expect("it is known now");
+            (1..).find_map(|nth| a.ask(IP, nth).filter(|asker| !asker.probe[0])).expect("it is known now");
         assert!((985..1000).contains(&answered_of(&a, State::Pooled, asker, 1000)), "some come for a change");
         assert!(a.ask(IP + 1, 1).is_none(), "another is not");
         assert_eq!(answered_of(&a, State::Swapped, asker, 1000), 0, "nor is this one for the swap file");
-        let probed = answered_of(&a, State::Swapped, probe(&a), 1000);
-        assert!((40..90).contains(&probed), "{probed}");
+        let from_disk = |nth: u64| a.ask(IP, nth).is_some_and(|asker| asker.probe[1]);
+        let probed = (0..16_000).filter(|nth| from_disk(*nth)).count();
+        assert!((45..80).contains(&probed), "{probed} probes");
+        let nth = (1..).find(|nth| from_disk(*nth)).unwrap();
+        assert!(answered_of(&a, State::Swapped, a.ask(IP, nth).unwrap(), 1000) > 980);
     }
 
     #[test]
@@ -452,6 +481,10 @@ mod tests {
         a.answered(want(7, State::Pooled, 10), probe(&a));
         assert_eq!(a.look(want(8, State::Pooled, 5000), none), Verdict::Open);
         assert_eq!(a.look(want(7, State::Pooled, 5000), none), Verdict::ComesIn);
+        // Victims that were warm a moment ago are remembered.
+        (5000..6000).for_each(|now| hit_victim(&a, now));
+        a.answered(want(7, State::Pooled, 5001), probe(&a));
+        assert_eq!(a.look(want(7, State::Pooled, 6000), none), Verdict::Open);
     }
 
     #[test]
@@ -489,15 +522,49 @@ mod tests {
         for now in [1000, 2000, 1990, 3000, 2995, 4000] {
             hit_victim(&a, now);
         }
-        assert!(a.victims.gap(3999) < 1000, "{}", a.victims.gap(3999));
+        let turn = a.victims.turn(3999, USUAL.staged);
+        assert!(turn < 1000 * 1000, "{turn}");
         a.answered(want(7, State::Pooled, 5000), probe(&a));
         assert_eq!(a.look(want(7, State::Pooled, 4995), USUAL), Verdict::AtOnce);
     }
 
     #[test]
-    fn short_gaps_are_told_from_none() {
+    fn short_turns_are_told_from_none() {
         let a = admission();
         (0..100).for_each(|n| hit_victim(&a, n * 5));
-        assert!((4..=5).contains(&a.victims.gap(495)), "{}", a.victims.gap(495));
+        let turn = a.victims.turn(495, USUAL.staged);
+        assert!((4900..=5100).contains(&turn), "{turn}");
+    }
+
+    #[test]
+    fn a_structure_is_found_out_also_where_all_places_are_taken() {
+        let a = admission();
+        // Pages read by chance, far more than there are places.
+        let mut page = by_chance(1 << 22);
+        let mut now = 0;
+        for _ in 0..200_000 {
+            now += 1;
+            a.answered(want(page(now), State::Pooled, now), probe(&a));
+        }
+        // Another site reads eight words of a page each time.
+        let (other, mut answered) = (IP + 0x1234, 0);
+        for n in 0..2000 {
+            let page = page(n) + (1 << 23);
+            for _ in 0..8 {
+                now += 1;
+                let w = want(page, State::Pooled, now);
+                let Some(asker) = a.ask(other, now) else { break };
+                if a.look(w, USUAL) != Verdict::Open || !a.answers(w, asker) {
+                    break;
+                }
+                a.answered(w, asker);
+                answered += 1;
+            }
+        }
+        assert!(answered < 2000, "{answered} answers for 2000 pages");
+        assert!(
+            (1..100).all(|nth| a.ask(other, nth).is_none_or(|asker| asker.probe[0])),
+            "it is not trusted"
+        );
     }
 }

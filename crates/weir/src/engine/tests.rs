@@ -8,7 +8,7 @@ use crate::config::{Codec, Policy};
 use crate::door::Pager;
 use crate::error::Refused;
 use crate::fault::load::Load;
-use crate::fault::{self, Outcome};
+use crate::fault::{self, Outcome, Request};
 use crate::page::PageId;
 use crate::page::region::Kind;
 use crate::page::state::State;
@@ -152,7 +152,13 @@ impl World {
             // One that faults for the first time is asked to learn.
             let asker = core.admission.ask(offset, 0).unwrap();
             let load = Load { offset: offset as u16, bytes: bytes as u8, asker };
-            match fault::resolve_load(core, &self.engine.strides, PageId(page), 1, Some(load)) {
+            match fault::resolve_load(
+                core,
+                &self.engine.strides,
+                PageId(page),
+                1,
+                &mut Request::of(Some(load)),
+            ) {
                 Outcome::Loaded(value, _) => {
                     assert_eq!(value, want, "step {step}: {state:?} page {page}, {bytes} bytes at {offset}");
                     assert_eq!(core.table.word(PageId(page)).load().state(), state, "it stays what it was");

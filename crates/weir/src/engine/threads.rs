@@ -5,6 +5,7 @@ use super::Engine;
 use super::inline::{Serving, fetch_steps};
 use crate::config::Policy;
 use crate::door::Pager;
+use crate::fault::Request;
 use crate::fault::load::Load;
 use crate::fault::{self, Ahead, Outcome};
 use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
@@ -114,9 +115,10 @@ impl Engine<KernelPager> {
         tid: u32,
         load: Option<Load>,
     ) -> Settled {
+        let mut request = Request::of(load);
         let mut patience = Patience::default();
         loop {
-            match fault::resolve_load(&self.core, &self.strides, page, tid, load) {
+            match fault::resolve_load(&self.core, &self.strides, page, tid, &mut request) {
                 Outcome::Loaded(value, ahead) => {
                     return Settled { ahead, foreign: false, loaded: Some(value) };
                 }

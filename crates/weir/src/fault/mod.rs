@@ -48,23 +48,39 @@ pub enum Outcome {
     Loaded(u64, Option<Ahead>),
 }
 
-/// Resolves a fault of thread `tid` on `page`.
-pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u32) -> Outcome {
-    resolve_load(core, strides, page, tid, None)
+/// What a fault asks for, and what is known of it from one try to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    /// The instruction loads, and can be given the value.
+    load: Option<Load>,
+    known: Option<(Want, Verdict)>,
 }
 
-/// As [`resolve`], of an instruction that loads from the page and can be given the value instead.
+impl Request {
+    /// Of an instruction that loads, perhaps.
+    pub fn of(load: Option<Load>) -> Request {
+        Request { load, known: None }
+    }
+}
+
+/// Resolves a fault of thread `tid` on `page`.
+pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u32) -> Outcome {
+    resolve_load(core, strides, page, tid, &mut Request::default())
+}
+
+/// As [`resolve`], of an instruction that may load from the page and be given the value instead. To be called with the same
+/// request until it is resolved.
 pub fn resolve_load<P: Pager>(
     core: &Core<P>,
     strides: &Strides,
     page: PageId,
     tid: u32,
-    load: Option<Load>,
+    request: &mut Request,
 ) -> Outcome {
     let (block, index) = (page.block(), page.index());
     loop {
         let seen = swapin::arrivals(core);
-        let (plan, load) = match resolve_in_ram(core, strides, page, tid, load) {
+        let (plan, load) = match resolve_in_ram(core, strides, page, tid, request) {
             Ok(outcome) => return outcome,
             Err(there) => there,
         };
@@ -100,7 +116,7 @@ fn resolve_in_ram<P: Pager>(
     strides: &Strides,
     page: PageId,
     tid: u32,
-    load: Option<Load>,
+    request: &mut Request,
 ) -> Result<Outcome, (Plan, Option<(Load, Want)>)> {
     // 1. Room first, without a lock: fresh frames while the budget allows.
     install::ensure_frames(core);
@@ -118,12 +134,10 @@ fn resolve_in_ram<P: Pager>(
     if word.state() == State::Resident {
         return Ok(settle_resident(core, row, page));
     }
-    if matches!(word.state(), State::Pooled | State::Swapped) {
-        core.demand.majors.note(core.stats.faults_major().next());
-    }
     // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
-    let (want, verdict) = look(core, page, word.state());
-    let load = load.filter(|load| verdict == Verdict::Open && load::may_answer(core, row, want, *load));
+    let (want, verdict) = look(core, page, word.state(), request);
+    let load =
+        request.load.filter(|load| verdict == Verdict::Open && load::may_answer(core, row, want, *load));
     let at_once = verdict == Verdict::AtOnce;
     let plan = readahead::plan(core, (block, index), word.state(), (at_once, load.is_some()));
     let load = load.filter(|_| plan.mask == run_mask(index, 1)).map(|load| (load, want));
@@ -152,16 +166,25 @@ fn resolve_in_ram<P: Pager>(
     Ok(Outcome::Installed(next_of(core, strides, &plan, stream, page, tid)))
 }
 
-/// What is known of a page that is wanted.
-fn look<P: Pager>(core: &Core<P>, page: PageId, source: State) -> (Want, Verdict) {
-    let want = Want { page, source, now: core.demand.faults.now(core.stats.faults().own()) };
-    if source == State::Absent {
-        return (want, Verdict::ComesIn);
+/// What is known of a page that is wanted: asked once for each fault, however often it is tried.
+fn look<P: Pager>(core: &Core<P>, page: PageId, source: State, request: &mut Request) -> (Want, Verdict) {
+    if let Some((want, verdict)) = request.known {
+        return (Want { source, ..want }, verdict);
     }
+    if matches!(source, State::Pooled | State::Swapped) {
+        core.demand.majors.note(core.stats.faults_major().next());
+    }
+    let want = Want { page, source, now: core.demand.faults.now(core.stats.faults().own()) };
+    let verdict =
+        if source == State::Absent { Verdict::ComesIn } else { core.admission.look(want, pressure(core)) };
+    request.known = Some((want, verdict));
+    (want, verdict)
+}
+
+/// What speaks against bringing pages now.
+fn pressure<P: Pager>(core: &Core<P>) -> Pressure {
     let tight = core.swapping.is_some() && core.pool.owned() >= core.pool.limit();
-    let pressure =
-        Pressure { staged: core.staged.pages(), pool_is_tight: tight, faulters: core.demand.faulters() };
-    (want, core.admission.look(want, pressure))
+    Pressure { staged: core.staged.pages(), pool_is_tight: tight, faulters: core.demand.faulters() }
 }
 
 /// The load is answered: counts, looks ahead.

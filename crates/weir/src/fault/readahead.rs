@@ -165,8 +165,8 @@ pub struct Plan {
     pub ahead: Option<Ahead>,
     /// Nothing follows from this fault: the program said that its accesses have no order.
     pub alone: bool,
-    /// New state for the block's row.
-    state: u64,
+    /// New state for the block's row, if it changes.
+    state: Option<u64>,
     /// Of the mask, what a stream expects.
     expected: u64,
     proof: Proof,
@@ -199,8 +199,10 @@ impl Plan {
         };
         let more = installed & !run_mask(index, 1);
         let read = more & !fresh;
-        let unproven = unproven_of(self.state) + (read & self.expected).count_ones();
-        core.table.block(block).set_readahead(with_unproven(self.state, unproven));
+        let unproven = (read & self.expected).count_ones();
+        if let Some(state) = self.state {
+            core.table.block(block).set_readahead(with_unproven(state, unproven));
+        }
         core.stats.readahead().count(more.count_ones());
         count(&core.stats.swap_ra, read.count_ones());
         count(&core.stats.swap_ra_nearby, (read & !self.expected).count_ones());
@@ -262,7 +264,7 @@ pub fn plan<P: Pager>(
             mask: run_mask(index, 1),
             ahead: None,
             alone: true,
-            state: remembered,
+            state: None,
             expected: 0,
             proof: Proof::Nothing,
             tried: None,
@@ -276,7 +278,7 @@ pub fn plan<P: Pager>(
             mask,
             ahead: None,
             alone: true,
-            state: stream.encode(),
+            state: Some(stream.encode()),
             expected: 0,
             proof,
             tried: None,
@@ -304,7 +306,7 @@ pub fn plan<P: Pager>(
         .then(|| ahead_of(block, stream, core.table.pages()))
         .flatten();
     let state = stream.encode() | close.encode() << NEARBY_SHIFT;
-    Plan { mask: expected | near, ahead, alone: false, state, expected, proof, tried }
+    Plan { mask: expected | near, ahead, alone: false, state: Some(state), expected, proof, tried }
 }
 
 /// The stream that a fault continues or begins, and what that proves.

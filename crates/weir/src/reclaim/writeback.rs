@@ -242,7 +242,7 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Frames out of the pool, for a fault that found none and where nothing else can leave: what is in frames is pinned, say. The pool's coldest pages
     /// are written until it gives a window back. Frames freed.
     pub fn frames_from_pool(&mut self, core: &Core<P>) -> u32 {
-        let before = core.pool.owned();
+        let (before, written) = (core.pool.owned(), self.pages_out());
         for _ in 0..POOL_BATCHES {
             if core.pool.owned() < before || !self.usable() && core.doubled() == 0 {
                 break;
@@ -255,8 +255,13 @@ impl<'a, P: Pager> Out<'a, P> {
         }
         self.press = None;
         let freed = before.saturating_sub(core.pool.owned()) * BLOCK_PAGES;
-        count(&core.progress, freed);
+        // What was written is on its way to a frame: whoever waits may go on waiting.
+        count(&core.progress, freed + u32::from(self.pages_out() > written));
         freed
+    }
+
+    fn pages_out(&self) -> u64 {
+        self.swapping.map_or(0, |s| s.tier.counters().pages_out.load(Ordering::Relaxed))
     }
 
     /// Whether the pool needs room, and this batch is to make it.

@@ -8,7 +8,7 @@ use crate::reclaim::{Effort, room, run_once};
 fn load(core: &Fake, page: u32, word: u16) -> Outcome {
     let asker = core.admission.ask(0x1000, 0).expect("one fault in sixteen is asked to learn");
     let load = Load { offset: word * 8, bytes: 8, asker };
-    fault::resolve_load(core, &Strides::default(), PageId(page), 1, Some(load))
+    fault::resolve_load(core, &Strides::default(), PageId(page), 1, &mut fault::Request::of(Some(load)))
 }
 
 fn word_of(bytes: &PageBytes, word: u16) -> u64 {
