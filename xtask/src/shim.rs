@@ -158,13 +158,8 @@ fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, Strin
 
 /// Checks what the engines of the program and its children wrote; returns the largest managed peak in bytes.
 fn statistics(folder: &Path) -> Result<u64, String> {
-    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut peak = 0;
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        if path.extension().is_none_or(|extension| extension != "stats") {
-            continue;
-        }
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    for (path, text) in written(folder)? {
         let values = key_values(&text);
         let value =
             |key: &str| values.get(key).copied().ok_or_else(|| format!("{}: no key {key}", path.display()));
@@ -182,12 +177,22 @@ fn statistics(folder: &Path) -> Result<u64, String> {
     Ok(peak)
 }
 
+/// The statistics that the engines of the program and its children wrote.
+fn written(folder: &Path) -> Result<Vec<(PathBuf, String)>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok((path, text))
+    };
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "stats")).map(read).collect()
+}
+
 /// Whether the program did what it is there for.
 fn expected(folder: &Path, name: &str) -> Result<(), String> {
     for (_, key, least) in EXPECTED.iter().filter(|(program, ..)| *program == name) {
-        let files = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let texts = files.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
-        let sum: u64 = texts.map(|text| key_values(&text).get(key).copied().unwrap_or(0)).sum();
+        let files = written(folder)?;
+        let sum: u64 = files.iter().map(|(_, text)| key_values(text).get(key).copied().unwrap_or(0)).sum();
         if sum < *least {
             return Err(format!("{key} is {sum}, not {least} at least: it tested something else"));
         }

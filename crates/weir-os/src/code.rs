@@ -2,12 +2,12 @@
 //!
 //! What can be run can be read, but for one case: processors with protection keys let the kernel map code that can only be run (`PROT_EXEC` alone,
 //! pkeys(7)). There a page of code is asked about before it is read for the first time, by a system call that reads eight bytes of it and does
-//! nothing.
+//! nothing ([`gate::can_be_read`]).
 
-use crate::sys::{Errno, syscall};
+use crate::gate;
+use crate::mem::PAGE_BYTES;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-const PAGE_BYTES: usize = 4096;
 /// Longest instruction.
 const INSTRUCTION_BYTES: usize = 15;
 const SEEN: usize = 64;
@@ -35,19 +35,11 @@ fn is_readable(at: usize) -> bool {
     if seen.load(Ordering::Relaxed) == page + 1 && !MISTRUST.load(Ordering::Relaxed) {
         return true;
     }
-    let readable = asked(page * PAGE_BYTES);
+    let readable = gate::can_be_read(page * PAGE_BYTES);
     if readable {
         seen.store(page + 1, Ordering::Relaxed);
     }
     readable
-}
-
-/// Has the kernel read a signal mask there, which it then does not set, for there is no such operation.
-fn asked(at: usize) -> bool {
-    const NO_OPERATION: usize = 0x7fff;
-    // SAFETY: nothing is written, and nothing changes.
-    let result = unsafe { syscall(libc::SYS_rt_sigprocmask, [NO_OPERATION, at, 0, 8, 0, 0]) };
-    result == Err(Errno::EINVAL)
 }
 
 /// Whether the kernel uses the processor's protection keys.
@@ -74,7 +66,7 @@ mod tests {
 
     #[test]
     fn code_is_readable_and_what_cannot_be_read_is_found_out_without_a_fault() {
-        let code = asked as *const () as usize;
+        let code = is_readable as *const () as usize;
         assert!(can_be_read(code) && is_readable(code) && is_readable(code));
         // SAFETY: new memory, given back below.
         let none = unsafe {
@@ -107,7 +99,7 @@ mod tests {
     fn the_mask_is_not_changed_by_asking() {
         let before = crate::signal::change_mask(libc::SIG_BLOCK, None).unwrap();
         let ones = [u64::MAX; 512];
-        asked(ones.as_ptr() as usize / PAGE_BYTES * PAGE_BYTES);
+        gate::can_be_read(ones.as_ptr() as usize / PAGE_BYTES * PAGE_BYTES);
         assert_eq!(crate::signal::change_mask(libc::SIG_BLOCK, None).unwrap(), before);
     }
 }

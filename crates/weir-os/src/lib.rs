@@ -17,6 +17,8 @@ pub mod load;
 pub mod mem;
 pub mod pager;
 pub mod probe;
+#[cfg(test)]
+mod random;
 pub mod ring;
 pub mod shards;
 pub mod signal;

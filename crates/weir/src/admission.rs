@@ -48,6 +48,8 @@ const TURN_SHIFT: u32 = 3;
 /// A page that was wanted again in this part of the time that a victim takes, so many times in a row, comes in.
 const OFTEN_PART: u64 = 4;
 const OFTEN: u64 = 4;
+/// The golden ratio: its multiples are spread evenly.
+const GOLDEN: u32 = 0x9e37_79b9;
 
 /// What answering costs, by where the page is.
 struct Terms {
@@ -60,7 +62,7 @@ struct Terms {
 /// In RAM an answer costs about a fifth of bringing the page and making room for it: half of the pages may be wanted again at once.
 const FROM_RAM: Terms = Terms { again: 2, part: 128 };
 /// Where pages leave the pool for the swap file those that are wanted from time to time had better come in, or they go as well.
-const FROM_TIGHT_POOL: Terms = Terms { again: 2, part: 16 };
+const FROM_FULL_POOL: Terms = Terms { again: 2, part: 16 };
 /// A staged page takes nobody's frame, but it came to its stage because nobody wanted it.
 const FROM_STAGE: Terms = Terms { again: 2, part: 16 };
 /// From the swap file an answer costs a read like the other: one in ten may be wanted again at once.
@@ -101,7 +103,7 @@ pub struct Pressure {
     /// Victims.
     pub staged: u32,
     /// Pages leave the pool for the swap file.
-    pub pool_is_tight: bool,
+    pub pool_overflows: bool,
     /// Threads that fault.
     pub faulters: u32,
 }
@@ -130,12 +132,18 @@ impl Entry {
         Entry(u64::from(tag) << 40 | time << 12 | row.min(15) << 8 | u64::from(site.0))
     }
 
-    fn tag(self) -> u32 {
-        (self.0 >> 40) as u32
+    /// Whether it is the page's with this tag.
+    fn is_of(self, tag: u32) -> bool {
+        self.0 != 0 && (self.0 >> 40) as u32 == tag
     }
 
     fn row(self) -> u64 {
         self.0 >> 8 & 15
+    }
+
+    /// The same with another number of times in a row.
+    fn with_row(self, row: u64) -> Entry {
+        Entry(self.0 & !(15 << 8) | row.min(15) << 8)
     }
 
     fn site(self) -> Site {
@@ -202,7 +210,7 @@ impl Admission {
     pub fn look(&self, want: Want, pressure: Pressure) -> Verdict {
         let (place, tag) = self.place(want.page);
         let found = Entry(place.load(Ordering::Relaxed));
-        let known = found.0 != 0 && found.tag() == tag;
+        let known = found.is_of(tag);
         if self.was_just_answered(want, pressure) {
             if known {
                 place.store(0, Ordering::Relaxed);
@@ -225,7 +233,7 @@ impl Admission {
         }
         let row = if age <= turn / OFTEN_PART { found.row() + 1 } else { 0 };
         // As old as it was: if it is answered it begins anew.
-        place.store(Entry::new(tag, want.now.wrapping_sub(age), row, found.site()).0, Ordering::Relaxed);
+        place.store(found.with_row(row).0, Ordering::Relaxed);
         Verdict::Open
     }
 
@@ -234,7 +242,7 @@ impl Admission {
         let (last, tag) = self.last(want.page);
         let found = Entry(last.load(Ordering::Relaxed));
         let at_once = AT_ONCE.max(AT_ONCE_PER_THREAD * pressure.faulters);
-        if found.0 == 0 || found.tag() != tag || found.age(want.now) > at_once {
+        if !found.is_of(tag) || found.age(want.now) > at_once {
             return false;
         }
         last.store(0, Ordering::Relaxed);
@@ -260,7 +268,7 @@ impl Admission {
     pub fn answered(&self, want: Want, Asker { site, .. }: Asker) {
         let (place, tag) = self.place(want.page);
         let there = Entry(place.load(Ordering::Relaxed));
-        let same = there.0 != 0 && there.tag() == tag;
+        let same = there.is_of(tag);
         let stays = (STAYS as usize * self.places.len()).min(Entry::TIME_MASK as usize / 2) as u32;
         if same || there.0 == 0 || there.age(want.now) > stays {
             let row = if same { there.row() } else { 0 };
@@ -278,14 +286,14 @@ impl Admission {
 
     /// The page's place, and what tells it from others there.
     fn place(&self, page: PageId) -> (&AtomicU64, u32) {
-        let mixed = page.0.wrapping_mul(0x9e37_79b9);
+        let mixed = page.0.wrapping_mul(GOLDEN);
         let at = (u64::from(mixed) * self.places.len() as u64) >> 32;
         (self.places.row(at as usize), mixed & 0xff_ffff)
     }
 
     /// Likewise among the last answers.
     fn last(&self, page: PageId) -> (&AtomicU64, u32) {
-        let mixed = page.0.wrapping_mul(0x9e37_79b9);
+        let mixed = page.0.wrapping_mul(GOLDEN);
         (&self.last.0[(mixed >> (u32::BITS - LAST.ilog2())) as usize], mixed & 0xff_ffff)
     }
 
@@ -298,14 +306,14 @@ fn terms_of(source: State, pressure: Pressure) -> Terms {
     match source {
         State::Swapped => FROM_DISK,
         State::Staged => FROM_STAGE,
-        State::Pooled if pressure.pool_is_tight => FROM_TIGHT_POOL,
+        State::Pooled if pressure.pool_overflows => FROM_FULL_POOL,
         _ => FROM_RAM,
     }
 }
 
-/// True for one number in so many, in no order.
-fn one_in(many: u32, number: u32) -> bool {
-    number.wrapping_mul(0x9e37_79b9) <= u32::MAX / many
+/// True for one number in so many, in no order, and as often in any part of a row of numbers.
+pub fn one_in(many: u32, number: u32) -> bool {
+    number.wrapping_mul(GOLDEN) <= u32::MAX / many
 }
 
 impl Victims {
@@ -334,7 +342,7 @@ mod tests {
 
     const IP: usize = 0x40_1000;
     const FRAMES: u32 = 1 << 15;
-    const USUAL: Pressure = Pressure { staged: 1000, pool_is_tight: false, faulters: 1 };
+    const USUAL: Pressure = Pressure { staged: 1000, pool_overflows: false, faulters: 1 };
 
     fn admission() -> Admission {
         Admission::new(FRAMES).unwrap()

@@ -26,14 +26,20 @@ pub fn read_own(addr: usize, out: &mut [u8]) -> Result<(), Errno> {
 /// about and then read, and a managed one could leave in between. `frame` is the address of a live stack frame: the page
 /// around it, where such tables mostly lie, need not be asked about.
 pub fn read_staying(addr: usize, out: &mut [u8], frame: Option<usize>) -> Result<(), Errno> {
-    let page = |a: usize| a / crate::mem::PAGE_BYTES;
-    let last = addr.wrapping_add(out.len().saturating_sub(1));
-    if last >= addr && frame.is_some_and(|f| page(addr) == page(f) && page(last) == page(f)) {
+    if frame.is_some_and(|frame| is_beside(frame, addr, out.len())) {
         // SAFETY: all of it lies in one page, and that page holds a live stack frame.
         unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) };
         return Ok(());
     }
     read_pagewise(addr, out)
+}
+
+/// Whether all of a range lies in the page of a live stack frame: it can be read.
+#[inline]
+pub fn is_beside(frame: usize, addr: usize, len: usize) -> bool {
+    let page = |a: usize| a / crate::mem::PAGE_BYTES;
+    let last = addr.wrapping_add(len.saturating_sub(1));
+    last >= addr && page(addr) == page(frame) && page(last) == page(frame)
 }
 
 /// Writes to this process's memory, with EFAULT where it cannot be written.
@@ -56,16 +62,12 @@ pub fn write_own(addr: usize, bytes: &[u8]) -> Result<(), Errno> {
 /// Asks of each page whether it can be read, by a call that reads eight bytes and then refuses, and reads it. Also for
 /// containers that forbid the other way.
 fn read_pagewise(addr: usize, out: &mut [u8]) -> Result<(), Errno> {
-    const NO_SUCH_CHANGE: usize = 99;
     let end = addr.checked_add(out.len()).ok_or(Errno::EFAULT)?;
     let mut at = addr;
     while at < end {
         let last = at | (crate::mem::PAGE_BYTES - 1);
-        let ask = at.min(last - 7);
-        // SAFETY: an invalid change of the mask: the set is read, nothing happens.
-        match unsafe { syscall(libc::SYS_rt_sigprocmask, [NO_SUCH_CHANGE, ask, 0, 8, 0, 0]) } {
-            Err(Errno::EINVAL) => {}
-            _ => return Err(Errno::EFAULT),
+        if !can_be_read(at.min(last - 7)) {
+            return Err(Errno::EFAULT);
         }
         let n = last.min(end - 1) - at + 1;
         // SAFETY: the kernel has just read from that page.
@@ -73,6 +75,14 @@ fn read_pagewise(addr: usize, out: &mut [u8]) -> Result<(), Errno> {
         at += n;
     }
     Ok(())
+}
+
+/// Whether the eight bytes at `at` can be read, by a call that reads them and then refuses.
+pub fn can_be_read(at: usize) -> bool {
+    const NO_SUCH_CHANGE: usize = 99;
+    // SAFETY: an invalid change of the mask: the set is read, nothing happens.
+    let answer = unsafe { syscall(libc::SYS_rt_sigprocmask, [NO_SUCH_CHANGE, at, 0, 8, 0, 0]) };
+    answer == Err(Errno::EINVAL)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the decoder says against what the processor does: instructions are made by chance, run, and done by [`Load::finish`].
 
 use super::*;
+use crate::random::Random;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
@@ -9,17 +10,7 @@ const KEPT: usize = PAGE;
 const DATA: usize = 2 * PAGE;
 const DATA_BYTES: usize = PAGE;
 
-/// Numbers by chance (xorshift).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
     fn below(&mut self, n: u64) -> u64 {
         (self.next() >> 16) % n
     }

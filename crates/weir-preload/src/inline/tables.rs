@@ -11,10 +11,9 @@ use core::sync::atomic::Ordering;
 use weir::engine::gate::{Passage, Trapped};
 use weir::stats;
 use weir_os::gate::area::Area;
-use weir_os::gate::read_staying;
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{self, Caller, visit};
-use weir_os::mem::PAGE_BYTES;
+use weir_os::gate::{is_beside, read_staying};
 use weir_os::sys::Errno;
 use weir_os::thread;
 
@@ -158,12 +157,8 @@ fn few_parts(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> Opti
     if !vectored.contains(&nr) || parts > FEW || engine.contains(table) {
         return None;
     }
-    let page = |a: usize| a / PAGE_BYTES;
-    let last = table.wrapping_add((parts * size_of::<libc::iovec>()).saturating_sub(1));
-    if page(table) != page(frame)
-        || page(last) != page(frame)
-        || !table.is_multiple_of(align_of::<libc::iovec>())
-    {
+    let aligned = table.is_multiple_of(align_of::<libc::iovec>());
+    if !aligned || !is_beside(frame, table, parts * size_of::<libc::iovec>()) {
         return None;
     }
     // SAFETY: all of it lies in the page of a live stack frame; the program has written it for this call.

@@ -144,21 +144,16 @@ impl World {
         };
         let want = part(&self.model.get(&page).copied().unwrap_or([0; PAGE_BYTES]));
         let core = &self.engine.core;
+        // One that faults for the first time is asked to learn.
+        let asker = core.admission.ask(offset, 0).unwrap();
+        let load = Load { offset: offset as u16, bytes: bytes as u8, asker };
+        let mut request = Request::of(Some(load));
         for _ in 0..2000 {
             if let Some(here) = self.pager().read(PageId(page)) {
                 assert_eq!(part(&here), want, "step {step}: page {page}, {bytes} bytes at {offset}");
                 return;
             }
-            // One that faults for the first time is asked to learn.
-            let asker = core.admission.ask(offset, 0).unwrap();
-            let load = Load { offset: offset as u16, bytes: bytes as u8, asker };
-            match fault::resolve_load(
-                core,
-                &self.engine.strides,
-                PageId(page),
-                1,
-                &mut Request::of(Some(load)),
-            ) {
+            match fault::resolve_load(core, &self.engine.strides, PageId(page), 1, &mut request) {
                 Outcome::Loaded(value, _) => {
                     assert_eq!(value, want, "step {step}: {state:?} page {page}, {bytes} bytes at {offset}");
                     assert_eq!(core.table.word(PageId(page)).load().state(), state, "it stays what it was");

@@ -183,8 +183,8 @@ fn look<P: Pager>(core: &Core<P>, page: PageId, source: State, request: &mut Req
 
 /// What speaks against bringing pages now.
 fn pressure<P: Pager>(core: &Core<P>) -> Pressure {
-    let tight = core.swapping.is_some() && core.pool.owned() >= core.pool.limit();
-    Pressure { staged: core.staged.pages(), pool_is_tight: tight, faulters: core.demand.faulters() }
+    let pool_overflows = core.swapping.is_some() && core.pool.owned() >= core.pool.limit();
+    Pressure { staged: core.staged.pages(), pool_overflows, faulters: core.demand.faulters() }
 }
 
 /// The load is answered: counts, looks ahead.

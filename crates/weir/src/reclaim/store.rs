@@ -8,6 +8,7 @@ use super::room::make_room;
 use super::tally;
 use super::through::evict_written;
 use super::writeback::{Out, Pushed};
+use crate::admission::one_in;
 use crate::door::{Pager, with_frame};
 use crate::limits::STUCK_PROBE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
@@ -250,11 +251,10 @@ fn store_page<P: Pager>(
     }
 }
 
-/// Whether this page, which did not compress last time, is tried again: what it holds may be something else by now. Multiples
-/// of the golden ratio, so that pages that go out in the same order every time all have their turn.
+/// Whether this page, which did not compress last time, is tried again: what it holds may be something else by now. In no order, so
+/// that pages that go out in the same one every time all have their turn.
 fn is_probe<P: Pager>(core: &Core<P>) -> bool {
-    const GOLDEN: u32 = 0x9e37_79b9;
-    core.untried.fetch_add(1, Ordering::Relaxed).wrapping_mul(GOLDEN) < u32::MAX / STUCK_PROBE
+    one_in(STUCK_PROBE, core.untried.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The kept copy is still true: it is the page again.

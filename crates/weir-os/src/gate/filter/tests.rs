@@ -1,6 +1,7 @@
 //! An interpreter for classic BPF, and the filter under it and under the kernel.
 
 use super::*;
+use crate::random::Random;
 
 const RANGE: (u32, u32) = (0x2000, 0x100);
 const ALLOWED: (u64, u64) = (0x7f12_3456_7000, 0x7f12_3456_7040);
@@ -65,16 +66,7 @@ fn verdict(data: &Data) -> bool {
     }
 }
 
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
     /// A managed address, one just outside, a small number, null, or anything.
     fn argument(&mut self) -> u64 {
         let any = self.next();
