@@ -13,6 +13,7 @@ mod numpy;
 mod plot;
 mod policy;
 mod pool;
+mod relief;
 pub mod rival;
 mod row;
 mod scaling;
@@ -74,12 +75,21 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 /// How often the kernel's side may be repeated after the kernel has killed it.
 const RIVAL_ATTEMPTS: u64 = 10;
 
-/// What to say when the kernel killed its own side's program.
-fn oom_note(runs: &[Value]) -> Option<String> {
-    let kills: u64 = runs.iter().filter_map(|run| run["rival"]["oom_kills"].as_u64()).sum();
-    (kills > 0).then(|| {
-        format!("under its own swap the kernel killed the program {kills} time(s) for want of memory; those runs were repeated")
-    })
+/// What to say when the kernel killed its own side's programs, or would have.
+fn oom_note(runs: &[Value]) -> Vec<String> {
+    let sum = |field: &str| {
+        let sides = runs.iter().filter_map(Value::as_object).flat_map(serde_json::Map::values);
+        sides.filter_map(|side| side[field].as_u64()).sum::<u64>()
+    };
+    let mut notes = Vec::new();
+    let (kills, reliefs) = (sum("oom_kills"), sum("oom_reliefs"));
+    if kills > 0 {
+        notes.push(format!("under its own swap the kernel killed the program {kills} time(s) for want of memory; those runs were repeated"));
+    }
+    if reliefs > 0 {
+        notes.push(format!("under its own swap the kernel would have killed the program {reliefs} time(s); it got room instead, which counts as its RAM"));
+    }
+    notes
 }
 
 /// The middle value; the mean of the two middle ones for an even number. `None` for no values.
@@ -96,7 +106,19 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use serde_json::json;
+
+    use super::{median, oom_note};
+
+    #[test]
+    fn what_the_kernel_did_to_its_own_side_is_said_for_all_sides_together() {
+        let run = json!({ "file": { "oom_kills": 2, "oom_reliefs": 0 }, "zswap": { "oom_kills": 0, "oom_reliefs": 7 } });
+        let notes = oom_note(&[run.clone(), run]);
+        assert_eq!(notes.len(), 2);
+        assert!(notes[0].contains("killed the program 4 time(s)"), "{notes:?}");
+        assert!(notes[1].contains("killed the program 14 time(s)"), "{notes:?}");
+        assert!(oom_note(&[json!({ "rival": { "oom_kills": 0 } })]).is_empty());
+    }
 
     #[test]
     fn the_median_is_the_middle_of_the_sorted_values() {

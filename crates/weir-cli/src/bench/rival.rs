@@ -11,6 +11,7 @@ use weir_os::host;
 use weir_os::probe::{self, CgroupVersion};
 
 use super::area;
+use super::relief::Relief;
 use super::undo::{Undo, change, put_back, put_back_on_panic, read, remember, set};
 use crate::interrupt::interrupted;
 use crate::term;
@@ -38,6 +39,7 @@ pub struct Rival {
     zswap_before: u64,
     procs: PathBuf,
     version: CgroupVersion,
+    relief: Option<Relief>,
     /// Held against a second comparison on this machine: there is one page-cluster, and devices are taken by looking.
     _lock: File,
     /// What it is, for the table.
@@ -46,6 +48,8 @@ pub struct Rival {
 
 impl Drop for Rival {
     fn drop(&mut self) {
+        // Nobody changes the limit any more while the group is taken away.
+        self.relief = None;
         put_back();
     }
 }
@@ -63,11 +67,15 @@ impl Rival {
             zswap_before: 0,
             procs: PathBuf::new(),
             version: CgroupVersion::V2,
+            relief: None,
             _lock: lock()?,
             description: String::new(),
         };
         let swap = rival.set_up_area(swap_bytes)?;
         let (procs, version) = set_up_cgroup(limit_bytes)?;
+        if version == CgroupVersion::V1 {
+            rival.relief = procs.parent().and_then(|group| Relief::start(group, limit_bytes));
+        }
         (rival.procs, rival.version) = (procs, version);
         rival.description = format!("{swap}, {} {limit_bytes}", version.limit_file());
         Ok(rival)
@@ -119,27 +127,34 @@ impl Rival {
         count.and_then(|n| n.parse().ok()).with_context(|| format!("no oom_kill in {}", path.display()))
     }
 
+    /// How many times it was given room beyond its limit, where the kernel would have killed it.
+    pub fn reliefs(&self) -> u64 {
+        self.relief.as_ref().map_or(0, Relief::times)
+    }
+
     /// Forgets the store's peak so far.
     pub fn reset_store_peak(&self) -> anyhow::Result<()> {
         if self.area == Area::Zram { set(&self.zram.join("mem_used_max"), "0") } else { Ok(()) }
     }
 
-    /// RAM outside the limit that a compressed store takes now, in bytes, where only looking often tells its peak.
+    /// RAM beyond the limit that is taken now, in bytes, where only looking often tells the peak: zswap's store, and room
+    /// that was given.
     pub fn store_bytes_now(&self) -> u64 {
         // The group of version 2 is charged for zswap's store; that of version 1 is not.
-        match (&self.area, self.version) {
+        let store = match (&self.area, self.version) {
             (Area::Zswap(_), CgroupVersion::V1) => {
                 area::zswap_bytes().unwrap_or(0).saturating_sub(self.zswap_before)
             }
             _ => 0,
-        }
+        };
+        store + self.relief.as_ref().map_or(0, Relief::bytes_now)
     }
 
-    /// Most RAM outside the limit that the compressed store has taken since the last reset, in bytes; `seen` is the most
-    /// that [`Rival::store_bytes_now`] has said.
+    /// Most RAM beyond the limit since the last reset, in bytes; `seen` is the most that [`Rival::store_bytes_now`] has said.
     pub fn store_peak_bytes(&self, seen: u64) -> anyhow::Result<u64> {
         match self.area {
-            Area::Zram => area::store_peak(&read(&self.zram.join("mm_stat"))?),
+            // Two peaks that need not have come at once; room is given seldom here.
+            Area::Zram => Ok(area::store_peak(&read(&self.zram.join("mm_stat"))?)? + seen),
             Area::File(_) | Area::Zswap(_) => Ok(seen),
         }
     }

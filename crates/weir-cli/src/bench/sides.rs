@@ -29,8 +29,11 @@ pub struct Outcome {
 pub struct RivalOutcome {
     /// As on the other sides.
     pub outcome: Outcome,
-    /// Most RAM that the compressed store took, in bytes.
+    /// Most RAM beyond the limit, in bytes: the compressed store's, and room given where the kernel would have killed the
+    /// program.
     pub store_peak_bytes: u64,
+    /// How often such room was given.
+    pub oom_reliefs: u64,
     /// How often the kernel killed the program before it ended well once.
     pub oom_kills: u64,
 }
@@ -41,6 +44,7 @@ impl RivalOutcome {
         let mut json = self.outcome.to_json();
         json["store_peak_bytes"] = json!(self.store_peak_bytes);
         json["oom_kills"] = json!(self.oom_kills);
+        json["oom_reliefs"] = json!(self.oom_reliefs);
         json
     }
 }
@@ -74,12 +78,14 @@ impl Job {
         self.measure(Command::new(&self.program), || ()).context("native run")
     }
 
-    /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up reclaiming and
-    /// kills the program although swap is free. Only the run that ends well is measured; the kills are counted.
+    /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up reclaiming and kills
+    /// the program although swap is free. Where it can be told to wait ([`super::relief`]) it gets room then; else only
+    /// the run that ends well is measured. Both are counted.
     pub fn run_rival(&self, rival: &Rival, attempts: u64) -> anyhow::Result<RivalOutcome> {
         let kills_before = rival.oom_kills()?;
         loop {
             rival.reset_store_peak()?;
+            let reliefs_before = rival.reliefs();
             let mut store_seen = 0;
             let result = self.measure(rival.command(&self.program)?, || {
                 store_seen = rival.store_bytes_now().max(store_seen);
@@ -90,6 +96,7 @@ impl Job {
                     return Ok(RivalOutcome {
                         outcome,
                         store_peak_bytes: rival.store_peak_bytes(store_seen)?,
+                        oom_reliefs: rival.reliefs() - reliefs_before,
                         oom_kills,
                     });
                 }
