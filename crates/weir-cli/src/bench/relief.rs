@@ -1,6 +1,7 @@
 //! Keeps the kernel's side alive. Under heavy pressure the kernel at times finds nothing to reclaim for a moment and kills
-//! the program although swap is free. In a control group of version 1 the killer can be told to wait: the program then
-//! stands still until there is room, and gets it here, a little at a time. It counts as RAM that the kernel's side used.
+//! the program although swap is free, at times again and again. In a control group of version 1 the killer can be told to
+//! wait: the program then stands still until there is room, and gets it here, a little at a time. It counts as RAM that the
+//! kernel's side used.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,6 +18,8 @@ use super::undo::{Undo, remember, set};
 const STEP_BYTES: u64 = 4 << 20;
 /// How often the group is looked at: a stall of a thousandth of a second for each room given.
 const LOOK: Duration = Duration::from_millis(1);
+/// Of the limit at most this part is given beyond it: with more it is another comparison.
+const MOST_PART: u64 = 2;
 /// Looks after which the limit is tried as it was.
 const LOOKS_BEFORE_LOWERING: u32 = 10;
 
@@ -64,6 +67,8 @@ impl Relief {
                 while !shared.stop.load(Relaxed) && room.look(&file, &shared) {
                     std::thread::sleep(LOOK);
                 }
+                // As it was: whoever stands still then is killed.
+                let _ = room.write(0);
                 let _ = set(&control, "0");
             }
         });
@@ -97,8 +102,8 @@ impl Room {
         let Ok(len) = control.read_at(&mut text, 0) else { return false };
         if String::from_utf8_lossy(&text[..len]).contains("under_oom 1") {
             self.quiet_looks = 0;
-            // Twice the limit is another comparison: what needs that much is really out of memory.
-            if self.extra_bytes >= self.limit_bytes || self.write(self.extra_bytes + STEP_BYTES).is_err() {
+            let most = self.limit_bytes / MOST_PART;
+            if self.extra_bytes >= most || self.write(self.extra_bytes + STEP_BYTES).is_err() {
                 return false;
             }
             self.extra_bytes += STEP_BYTES;
@@ -139,18 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_memory_gets_room_until_it_has_twice_its_limit() {
+    fn a_group_without_memory_gets_room_until_it_has_half_its_limit_more() {
         let (dir, control) = group("1");
         let shared = Shared::default();
         let limit_bytes = 4 * STEP_BYTES;
         let limit_file = dir.join("memory.limit_in_bytes");
         let mut room = Room { limit_file, limit_bytes, extra_bytes: 0, quiet_looks: 0 };
-        for steps in 1..=4 {
+        for steps in 1..=2 {
             assert!(room.look(&control, &shared));
             assert_eq!(limit(&dir), limit_bytes + steps * STEP_BYTES);
         }
         assert!(!room.look(&control, &shared), "then the kernel has its way");
-        assert_eq!((shared.times.load(Relaxed), shared.bytes_now.load(Relaxed)), (4, limit_bytes));
+        assert_eq!((shared.times.load(Relaxed), shared.bytes_now.load(Relaxed)), (2, limit_bytes / 2));
         std::fs::remove_dir_all(dir).unwrap();
     }
 

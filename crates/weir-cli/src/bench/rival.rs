@@ -1,6 +1,7 @@
 //! The kernel's own way to do the same, under a control group's memory limit: swap on lz4-compressed zram, on a file, or
 //! on a file behind zswap.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +40,8 @@ pub struct Rival {
     zswap_before: u64,
     procs: PathBuf,
     version: CgroupVersion,
-    relief: Option<Relief>,
+    limit_bytes: u64,
+    relief: RefCell<Option<Relief>>,
     /// Held against a second comparison on this machine: there is one page-cluster, and devices are taken by looking.
     _lock: File,
     /// What it is, for the table.
@@ -49,7 +51,7 @@ pub struct Rival {
 impl Drop for Rival {
     fn drop(&mut self) {
         // Nobody changes the limit any more while the group is taken away.
-        self.relief = None;
+        self.relieve_no_more();
         put_back();
     }
 }
@@ -67,15 +69,13 @@ impl Rival {
             zswap_before: 0,
             procs: PathBuf::new(),
             version: CgroupVersion::V2,
-            relief: None,
+            limit_bytes,
+            relief: RefCell::new(None),
             _lock: lock()?,
             description: String::new(),
         };
         let swap = rival.set_up_area(swap_bytes)?;
         let (procs, version) = set_up_cgroup(limit_bytes)?;
-        if version == CgroupVersion::V1 {
-            rival.relief = procs.parent().and_then(|group| Relief::start(group, limit_bytes));
-        }
         (rival.procs, rival.version) = (procs, version);
         rival.description = format!("{swap}, {} {limit_bytes}", version.limit_file());
         Ok(rival)
@@ -127,9 +127,23 @@ impl Rival {
         count.and_then(|n| n.parse().ok()).with_context(|| format!("no oom_kill in {}", path.display()))
     }
 
+    /// From now on programs get room where the kernel would kill them, if it can be told to wait.
+    pub fn relieve(&self) {
+        self.relieve_no_more(); // an earlier one has put the limit back first
+        if self.version == CgroupVersion::V1 {
+            *self.relief.borrow_mut() =
+                self.procs.parent().and_then(|group| Relief::start(group, self.limit_bytes));
+        }
+    }
+
+    /// No more.
+    pub fn relieve_no_more(&self) {
+        drop(self.relief.take());
+    }
+
     /// How many times it was given room beyond its limit, where the kernel would have killed it.
     pub fn reliefs(&self) -> u64 {
-        self.relief.as_ref().map_or(0, Relief::times)
+        self.relief.borrow().as_ref().map_or(0, Relief::times)
     }
 
     /// Forgets the store's peak so far.
@@ -147,7 +161,7 @@ impl Rival {
             }
             _ => 0,
         };
-        store + self.relief.as_ref().map_or(0, Relief::bytes_now)
+        store + self.relief.borrow().as_ref().map_or(0, Relief::bytes_now)
     }
 
     /// Most RAM beyond the limit since the last reset, in bytes; `seen` is the most that [`Rival::store_bytes_now`] has said.

@@ -79,13 +79,18 @@ impl Job {
     }
 
     /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up reclaiming and kills
-    /// the program although swap is free. Where it can be told to wait ([`super::relief`]) it gets room then; else only
-    /// the run that ends well is measured. Both are counted.
+    /// the program although swap is free. From half of them on the program gets room then, where the kernel can be told
+    /// to wait ([`super::relief`]). Only the run that ends well is measured; kills and room given are counted.
     pub fn run_rival(&self, rival: &Rival, attempts: u64) -> anyhow::Result<RivalOutcome> {
+        let result = self.attempt_rival(rival, attempts);
+        rival.relieve_no_more();
+        result
+    }
+
+    fn attempt_rival(&self, rival: &Rival, attempts: u64) -> anyhow::Result<RivalOutcome> {
         let kills_before = rival.oom_kills()?;
         loop {
             rival.reset_store_peak()?;
-            let reliefs_before = rival.reliefs();
             let mut store_seen = 0;
             let result = self.measure(rival.command(&self.program)?, || {
                 store_seen = rival.store_bytes_now().max(store_seen);
@@ -96,7 +101,7 @@ impl Job {
                     return Ok(RivalOutcome {
                         outcome,
                         store_peak_bytes: rival.store_peak_bytes(store_seen)?,
-                        oom_reliefs: rival.reliefs() - reliefs_before,
+                        oom_reliefs: rival.reliefs(),
                         oom_kills,
                     });
                 }
@@ -109,6 +114,9 @@ impl Job {
                     );
                 }
                 Err(_) => term::progress("the kernel killed the program for want of memory; once more"),
+            }
+            if oom_kills >= attempts / 2 {
+                rival.relieve();
             }
         }
     }

@@ -24,8 +24,8 @@ const FRAMES: u32 = 32 << 10;
 const FRAMES_QUICK: u32 = 4 << 10;
 
 /// Policies, in the order of a row's numbers.
-pub const COLUMNS: [&str; 8] =
-    ["optimum", "fifo", "clock", "lru", "sieve", "s3-fifo", "weir", "weir, thread"];
+pub const COLUMNS: [&str; 9] =
+    ["optimum", "fifo", "clock", "lru", "sieve", "s3-fifo", "weir", "weir, thread", "weir, loads"];
 
 /// Replays.
 pub fn policy(args: &PolicyArgs) -> anyhow::Result<Findings> {
@@ -46,6 +46,7 @@ fn replay(trace: &Trace, frames: u32) -> anyhow::Result<Value> {
     let n = frames as usize;
     let mut inline = Weirs::new(frames, trace.pages, true)?;
     let mut thread = Weirs::new(frames, trace.pages, false)?;
+    let mut loads = Weirs::answering(frames, trace.pages)?;
     let run = |policy: &mut dyn Policy| misses(policy, &trace.accesses);
     let missed = [
         optimum(n, &trace.accesses, trace.pages),
@@ -56,13 +57,14 @@ fn replay(trace: &Trace, frames: u32) -> anyhow::Result<Value> {
         run(&mut S3Fifo::new(n)),
         run(&mut inline),
         run(&mut thread),
+        run(&mut loads),
     ];
-    let [best, .., sieve, s3_fifo, weir, _] = missed;
+    let [best, .., sieve, s3_fifo, weir, _, _] = missed;
     let of_optimum = weir as f64 / best.max(1) as f64;
     let accesses = trace.accesses.len() as f64;
     Ok(json!({
         "trace": trace.name, "what": trace.what, "accesses": trace.accesses.len(), "pages": trace.pages, "mixed": trace.mixed,
-        "misses": missed, "miss_ratios": missed.map(|m| m as f64 / accesses), "taken_back": inline.taken_back as f64 / accesses,
+        "misses": missed, "miss_ratios": missed.map(|m| m as f64 / accesses), "taken_back": inline.taken_back as f64 / accesses, "answered": loads.answered as f64 / accesses,
         "of_optimum": of_optimum,
         "reached": weir <= sieve && weir <= s3_fifo && (!trace.mixed || of_optimum <= WANTED_OF_OPTIMUM),
     }))
@@ -76,15 +78,16 @@ fn human(report: &Value) -> String {
         text +=
             &format!("{}: {}\n", row["trace"].as_str().unwrap_or("?"), row["what"].as_str().unwrap_or("?"));
     }
-    text += "weir sees no access to a page that is there, the others all; its pages leave by blocks of 64;\ntaken back: accesses of weir's to pages on their way out, which are no misses but cost a fault\n\n";
+    text += "weir sees no access to a page that is there, the others all; its pages leave by blocks of 64;\ntaken back: accesses of weir's to pages on their way out, which are no misses but cost a fault;\nweir, loads: all accesses are loads that can be answered, without readahead; answered: its accesses that left the page where it was,\nat a fraction of what a miss costs that brings it\n\n";
     let mut headers = vec![""];
     headers.extend(COLUMNS);
-    headers.extend(["taken back", "of optimum", "within"]);
+    headers.extend(["taken back", "answered", "of optimum", "within"]);
     let cells = |row: &Value| {
         let ratios = row["miss_ratios"].as_array().into_iter().flatten();
         let mut cells = vec![row["trace"].as_str().unwrap_or("?").to_owned()];
         cells.extend(ratios.map(|ratio| table::short(ratio.as_f64().unwrap_or(f64::NAN) * 100.0)));
-        cells.push(table::short(row["taken_back"].as_f64().unwrap_or(f64::NAN) * 100.0));
+        let percent = |field: &str| table::short(row[field].as_f64().unwrap_or(f64::NAN) * 100.0);
+        cells.extend([percent("taken_back"), percent("answered")]);
         cells.push(format!("{}x", table::short(row["of_optimum"].as_f64().unwrap_or(f64::NAN))));
         cells.push(if row["reached"] == true { "yes" } else { "no" }.to_owned());
         cells
@@ -105,7 +108,7 @@ mod tests {
         let fits =
             Trace { name: "fits".into(), what: "", accesses: (0..4000).collect(), pages: 4000, mixed: true };
         let row = replay(&fits, 4096).unwrap();
-        assert_eq!(row["misses"], json!(vec![4000; 8]));
+        assert_eq!(row["misses"], json!(vec![4000; 9]));
         assert_eq!((&row["reached"], row["of_optimum"].as_f64()), (&json!(true), Some(1.0)));
         let text = human(&json!({ "frames": 4096, "rows": [row] }));
         assert!(
