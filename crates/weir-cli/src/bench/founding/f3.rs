@@ -1,5 +1,6 @@
 //! F3, TLB flush batching: threads that write to one page after the other of data half as large again as the RAM, in the compressed
-//! pool alone. Pages are unmapped one by one or in whole batches, by the same code.
+//! pool alone. Pages are unmapped one by one or in whole batches, by the same code. Beside them the same program with all its data
+//! in RAM: more threads than processors wait for each other, and its longest stall is what of the others' is not Weir's.
 
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 const THREADS: [u32; 3] = [1, 4, 16];
 /// Weir's runs, and their `--unmap-batch`.
 const SIDES: [(&str, Option<&str>); 2] = [("one", Some("1")), ("batched", None)];
+/// The run without Weir.
+const NATIVE: &str = "native";
 /// Wanted with four threads and more: pages reclaimed a second, times as many, and flushes a page, times as few.
 const SPEED_WANTED: f64 = 2.4;
 const FLUSHES_WANTED: f64 = 15.0;
@@ -49,6 +52,8 @@ fn one_run(plan: &Plan, number: u32, threads: u32) -> anyhow::Result<Value> {
         run[side] = outcome.to_json();
         run[side]["counters"] = json!(counters);
     }
+    term::progress(&format!("run {number} of {}, {threads} thread(s): all in RAM", plan.runs));
+    run[NATIVE] = job.run_native()?.to_json();
     Ok(run)
 }
 
@@ -61,7 +66,7 @@ fn row(runs: &[Value], threads: u32) -> Value {
     let in_phase = |run: &Value, field: &str| run["printed"]["phases"][&phase][field].as_f64();
     let mut json = json!({ "threads": threads });
     let mut figures = Vec::new();
-    for (side, _) in SIDES {
+    for side in SIDES.map(|(side, _)| side).into_iter().chain([NATIVE]) {
         let speed = of(side, &|run| in_phase(run, "pages_per_s"));
         let flushes =
             of(side, &|run| ratio(in_phase(run, "flush_interrupts_per_s"), in_phase(run, "pages_per_s")));
@@ -94,12 +99,13 @@ pub fn human(report: &Value) -> String {
     );
     let mut lines = Vec::new();
     for row in report["rows"].as_array().into_iter().flatten() {
-        for (side, name) in [("one", "one by one"), ("batched", "batched")] {
+        for (side, name) in [("one", "one by one"), ("batched", "batched"), (NATIVE, "all in RAM")] {
             let of = |field: &str| &row[side][field];
             let thousands = of("pages_per_s").as_f64().map(|v| v / 1e3);
             let mut line = vec![format!("{} thread(s), {name}", row["threads"]), number(&json!(thousands))];
             line.extend(["flushes_per_page", "calls_per_page", "stall_ms"].map(|field| number(of(field))));
-            let gain = |field: &str| if side == "one" { String::new() } else { times(&row["gain"][field]) };
+            let gain =
+                |field: &str| if side == "batched" { times(&row["gain"][field]) } else { String::new() };
             line.extend([gain("speed"), gain("flushes")]);
             lines.push(line);
         }
@@ -131,15 +137,18 @@ mod tests {
 
     #[test]
     fn gains_are_more_pages_and_fewer_flushes_and_are_judged_from_four_threads_on() {
-        let run =
-            json!({ "threads": 4, "one": side(1e4, 2e4, 1000, 30.0), "batched": side(3e4, 3e3, 4, 5.0) });
+        let run = json!({ "threads": 4, "one": side(1e4, 2e4, 1000, 30.0), "batched": side(3e4, 3e3, 4, 5.0), "native": side(9e6, 10.0, 0, 12.0) });
         let found = row(&[run], 4);
         assert!((found["gain"]["speed"].as_f64().unwrap() - 3.0).abs() < 1e-9, "{found}");
         assert!((found["gain"]["flushes"].as_f64().unwrap() - 20.0).abs() < 1e-9, "{found}");
         assert_eq!(found["reached"], json!({ "speed": true, "flushes": true, "stall": true }));
+        assert_eq!(found["native"]["stall_ms"].as_f64(), Some(12.0));
         assert_eq!(found["batched"]["calls_per_page"].as_f64(), Some(0.004));
         let text = human(&json!({ "rows": [found] }));
-        assert!(text.contains("20.0x") && text.contains("one by one"), "{text}");
+        assert!(
+            text.contains("20.0x") && text.contains("one by one") && text.contains("all in RAM"),
+            "{text}"
+        );
         let widest = text.lines().skip(2).map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 130, "{widest}: {text}");
     }
