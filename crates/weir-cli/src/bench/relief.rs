@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::undo::{Undo, remember, set};
+use super::undo::set;
 
 /// Room given at a time, in bytes.
 const STEP_BYTES: u64 = 4 << 20;
@@ -28,6 +28,8 @@ const LOOKS_BEFORE_LOWERING: u32 = 10;
 pub struct Relief {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    limit_file: PathBuf,
+    limit_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -43,26 +45,22 @@ impl Drop for Relief {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        // Refused to the thread if the program still had the room: it has ended now.
+        let _ = set(&self.limit_file, &self.limit_bytes.to_string());
     }
 }
 
 impl Relief {
-    /// For the group in this folder. `None` where the killer cannot be told to wait.
+    /// For the group in this folder, where [`control_file`] is to be put back as well if this process ends early. `None` where the killer cannot be told to wait.
     pub fn start(group: &Path, limit_bytes: u64) -> Option<Relief> {
-        let control = group.join("memory.oom_control");
-        set(&control, "1").ok()?;
-        // A program that stands still must not stay so when nobody looks any more.
-        remember(Undo::Write(control.clone(), "0".to_owned()));
+        let control = control_file(group);
         let file = File::open(&control).ok()?;
+        set(&control, "1").ok()?;
         let shared = Arc::new(Shared::default());
-        let mut room = Room {
-            limit_file: group.join("memory.limit_in_bytes"),
-            limit_bytes,
-            extra_bytes: 0,
-            quiet_looks: 0,
-        };
+        let limit_file = group.join("memory.limit_in_bytes");
+        let mut room = Room { limit_file: limit_file.clone(), limit_bytes, extra_bytes: 0, quiet_looks: 0 };
         let thread = std::thread::Builder::new().name("relief".to_owned()).spawn({
-            let shared = Arc::clone(&shared);
+            let (shared, control) = (Arc::clone(&shared), control.clone());
             move || {
                 while !shared.stop.load(Relaxed) && room.look(&file, &shared) {
                     std::thread::sleep(LOOK);
@@ -72,7 +70,10 @@ impl Relief {
                 let _ = set(&control, "0");
             }
         });
-        Some(Relief { shared, thread: Some(thread.ok()?) })
+        if thread.is_err() {
+            let _ = set(&control, "0");
+        }
+        Some(Relief { shared, thread: Some(thread.ok()?), limit_file, limit_bytes })
     }
 
     /// How often room was given since the start.
@@ -84,6 +85,11 @@ impl Relief {
     pub fn bytes_now(&self) -> u64 {
         self.shared.bytes_now.load(Relaxed)
     }
+}
+
+/// Where the killer of the group in this folder is told to wait (1) or not (0).
+pub fn control_file(group: &Path) -> PathBuf {
+    group.join("memory.oom_control")
 }
 
 /// The group's limit as it is now.
@@ -157,6 +163,20 @@ mod tests {
         assert!(!room.look(&control, &shared), "then the kernel has its way");
         assert_eq!((shared.times.load(Relaxed), shared.bytes_now.load(Relaxed)), (2, limit_bytes / 2));
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn whoever_stops_looking_leaves_the_killer_and_the_limit_as_they_were() {
+        let (dir, _) = group("0 ");
+        let control = || std::fs::read_to_string(dir.join("memory.oom_control")).unwrap();
+        let relief = Relief::start(&dir, 1 << 30).unwrap();
+        assert!(control().starts_with('1'), "it is told to wait");
+        assert_eq!((relief.times(), relief.bytes_now()), (0, 0));
+        drop(relief);
+        assert!(control().starts_with('0'));
+        assert_eq!(limit(&dir), 1 << 30);
+        std::fs::remove_dir_all(dir).unwrap();
+        assert!(Relief::start(Path::new("/nowhere"), 1).is_none());
     }
 
     #[test]

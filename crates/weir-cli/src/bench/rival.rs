@@ -12,7 +12,7 @@ use weir_os::host;
 use weir_os::probe::{self, CgroupVersion};
 
 use super::area;
-use super::relief::Relief;
+use super::relief::{self, Relief};
 use super::undo::{Undo, change, put_back, put_back_on_panic, read, remember, set};
 use crate::interrupt::interrupted;
 use crate::term;
@@ -130,10 +130,10 @@ impl Rival {
     /// From now on programs get room where the kernel would kill them, if it can be told to wait.
     pub fn relieve(&self) {
         self.relieve_no_more(); // an earlier one has put the limit back first
-        if self.version == CgroupVersion::V1 {
-            *self.relief.borrow_mut() =
-                self.procs.parent().and_then(|group| Relief::start(group, self.limit_bytes));
-        }
+        let Some(group) = self.procs.parent().filter(|_| self.version == CgroupVersion::V1) else { return };
+        // A program that stands still must not stay so when nobody looks any more.
+        remember(Undo::Write(relief::control_file(group), "0".to_owned()));
+        *self.relief.borrow_mut() = Relief::start(group, self.limit_bytes);
     }
 
     /// No more.
