@@ -27,9 +27,7 @@ const LOOKS_BEFORE_LOWERING: u32 = 10;
 #[derive(Debug)]
 pub struct Relief {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    limit_file: PathBuf,
-    limit_bytes: u64,
+    thread: Option<JoinHandle<Room>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,38 +40,41 @@ struct Shared {
 impl Drop for Relief {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(Ok(room)) = self.thread.take().map(JoinHandle::join) {
+            // The program has ended: nothing stands in the way.
+            let _ = room.write(0);
         }
-        // Refused to the thread if the program still had the room: it has ended now.
-        let _ = set(&self.limit_file, &self.limit_bytes.to_string());
     }
 }
 
 impl Relief {
-    /// For the group in this folder, where [`control_file`] is to be put back as well if this process ends early. `None` where the killer cannot be told to wait.
+    /// For the group in this folder. The caller remembers to put [`control_file`] back, if this process ends early. `None`
+    /// where the killer cannot be told to wait.
     pub fn start(group: &Path, limit_bytes: u64) -> Option<Relief> {
         let control = control_file(group);
         let file = File::open(&control).ok()?;
         set(&control, "1").ok()?;
         let shared = Arc::new(Shared::default());
         let limit_file = group.join("memory.limit_in_bytes");
-        let mut room = Room { limit_file: limit_file.clone(), limit_bytes, extra_bytes: 0, quiet_looks: 0 };
+        let mut room = Room { limit_file, limit_bytes, extra_bytes: 0, quiet_looks: 0 };
         let thread = std::thread::Builder::new().name("relief".to_owned()).spawn({
             let (shared, control) = (Arc::clone(&shared), control.clone());
             move || {
                 while !shared.stop.load(Relaxed) && room.look(&file, &shared) {
                     std::thread::sleep(LOOK);
                 }
-                // As it was: whoever stands still then is killed.
-                let _ = room.write(0);
+                // Whoever stands still then is killed.
                 let _ = set(&control, "0");
+                room
             }
         });
-        if thread.is_err() {
-            let _ = set(&control, "0");
+        match thread {
+            Ok(thread) => Some(Relief { shared, thread: Some(thread) }),
+            Err(_) => {
+                let _ = set(&control, "0");
+                None
+            }
         }
-        Some(Relief { shared, thread: Some(thread.ok()?), limit_file, limit_bytes })
     }
 
     /// How often room was given since the start.

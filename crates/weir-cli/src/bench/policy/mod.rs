@@ -78,7 +78,7 @@ fn human(report: &Value) -> String {
         text +=
             &format!("{}: {}\n", row["trace"].as_str().unwrap_or("?"), row["what"].as_str().unwrap_or("?"));
     }
-    text += "weir sees no access to a page that is there, the others all; its pages leave by blocks of 64;\ntaken back: accesses of weir's to pages on their way out, which are no misses but cost a fault;\nweir, loads: all accesses are loads that can be answered, without readahead; answered: its accesses that left the page where it was,\nat a fraction of what a miss costs that brings it\n\n";
+    text += "weir sees no access to a page that is there, the others all; its pages leave by blocks of 64;\ntaken back: accesses of weir's to pages on their way out, which are no misses but cost a fault;\nweir, loads: all accesses are loads that can be answered, without readahead; answered: its misses that left the page where it was,\nat a fraction of what a miss costs that brings it\n\n";
     let mut headers = vec![""];
     headers.extend(COLUMNS);
     headers.extend(["taken back", "answered", "of optimum", "within"]);

@@ -46,7 +46,7 @@ pub struct Weirs {
     faults: u64,
     /// Accesses to staged pages: hits that cost a fault.
     pub taken_back: u64,
-    /// Accesses that were answered, the page left where it was: misses that cost little.
+    /// Misses that were answered, the page left where it was: they cost little.
     pub answered: u64,
 }
 
@@ -90,7 +90,6 @@ impl Weirs {
         let asker = asker.filter(|asker| open && tight && admission.answers(want, *asker));
         if let Some(asker) = asker {
             admission.answered(want, asker);
-            self.answered += 1;
         }
         asker.is_some()
     }
@@ -171,6 +170,7 @@ impl Policy for Weirs {
         let source = if staged { State::Staged } else { State::Pooled };
         self.taken_back += u64::from(staged);
         if place != Place::Untouched && self.answers(id, source) {
+            self.answered += u64::from(!staged);
             return staged;
         }
         let how = if staged {
