@@ -183,7 +183,7 @@ fn fetch_run<P: Pager>(
         }
         ready += 1;
     }
-    // Hashed while the frames are still ours.
+    // Hashed, where nobody has done so yet, while the frames are still ours.
     let (records, slots) = (core.keeps_copies(ready), core.keeps_slots());
     let mut keeps = [Keep::Nothing; BLOCK_PAGES as usize];
     for i in (0..ready).filter(|_| records || slots) {
@@ -264,6 +264,7 @@ fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: b
     let word = core.table.word(page).load();
     match word.state() {
         State::Pooled if slots && word.doubled() => Keep::Slot(codec::hash_page(bytes, core.seed)),
+        State::Pooled if records && word.hashed() => Keep::Record(core.table.aux(page)),
         State::Pooled if records => Keep::Record(codec::hash_page(bytes, core.seed)),
         _ => Keep::Nothing,
     }

@@ -101,6 +101,13 @@ struct Job {
     keeps: bool,
 }
 
+impl Job {
+    /// Whether page `i` needs its hash computed: its slot is kept, and no hash is known of it.
+    fn wants_hash(&self, i: usize) -> bool {
+        self.keeps && !self.words[i].hashed()
+    }
+}
+
 /// See [`Swapping::arrivals`].
 pub fn arrivals<P: Pager>(core: &Core<P>) -> u32 {
     core.swapping.as_ref().map_or(0, Swapping::arrivals)
@@ -271,7 +278,7 @@ fn one<P: Pager>(
     let page = job.pages[0].0;
     let mut bytes = [0; PAGE_BYTES];
     let read = read_one(s, job.pages[0], desk, &mut bytes);
-    let hash = if job.keeps { codec::hash_page(&bytes, core.seed) } else { 0 };
+    let hash = job.wants_hash(0).then(|| codec::hash_page(&bytes, core.seed));
     let _guard = core.table.block(block).lock();
     let word = core.table.word(page);
     let (mut got, mut n) = (Fetched::default(), 0);
@@ -283,7 +290,7 @@ fn one<P: Pager>(
             got.lost = 1 << page.index();
         }
         if n == 1 {
-            core.table.set_aux(page, hash);
+            hash.into_iter().for_each(|hash| core.table.set_aux(page, hash));
             core.stats.in_copied().add(1);
             finish(core, s, page, job);
             got.installed = 1 << page.index();
@@ -308,15 +315,14 @@ fn many<P: Pager>(
     job: &mut Job,
     hand: &Hand,
 ) -> Fetched {
-    let mut hashes = [0; BLOCK_PAGES as usize];
+    let mut hashes = [None; BLOCK_PAGES as usize];
     let (mut ready, mut lost) = (0u64, 0u64);
     let pages = job.pages;
-    let keeps = job.keeps;
     let each = |page: PageId, _slot: SlotId, read: Result<(Codec, &[u8]), SwapError>| {
         let Some(i) = pages.iter().position(|p| p.0 == page) else { return };
         let into = |bytes: &mut PageBytes| {
             let good = read.is_ok_and(|(codec, record)| expand(codec, record, bytes));
-            hashes[i] = if good && keeps { codec::hash_page(bytes, core.seed) } else { 0 };
+            hashes[i] = (good && job.wants_hash(i)).then(|| codec::hash_page(bytes, core.seed));
             good
         };
         let good = with_frame(&core.pager, hand.slots[i], into);
@@ -337,7 +343,7 @@ fn many<P: Pager>(
             job.ready &= !(1 << i); // not ours any more
         } else if job.lost >> i & 1 == 1 {
             got.lost |= 1 << page.index();
-        } else {
+        } else if let Some(hash) = hash {
             core.table.set_aux(page, *hash);
         }
     }

@@ -21,11 +21,14 @@
 //! `try_rehandle` clears it. So a fault that takes a page back cancels its write, and a page that was given up while it
 //! was read stays given up.
 //!
+//! **Hashed.** A page that goes out unchanged, to the copy that was kept of it, leaves its hash in its second word: it is not
+//! computed again when the page comes in. Only of a pooled page that is not doubled, and of a swapped one.
+//!
 //! **Doubled.** A pooled page that was written through has a slot as well. Its word names the record, its second word the
 //! slot: [`super::table::PageTable::slot_of`] knows both places, nobody else asks a word for its slot.
 //!
 //! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress when last tried), 6 the kept copy is a slot of the swap file, or
-//! the pooled page is doubled, 7 the kept slot is of a page that was doubled, 8..16 tag, 24..64 handle or slot.
+//! the pooled page is doubled, 7 the kept slot is of a page that was doubled, 8..16 tag, 16 hashed, 24..64 handle or slot.
 
 use super::id::{Handle, SlotId};
 use crate::sync::{AtomicU64, Ordering};
@@ -56,6 +59,7 @@ const SLOT: u64 = 1 << 6;
 const WARM: u64 = 1 << 7;
 const TAG_SHIFT: u32 = 8;
 const TAG: u64 = 0xff << TAG_SHIFT;
+const HASHED: u64 = 1 << 16;
 const HANDLE_SHIFT: u32 = 24;
 const HANDLE: u64 = u64::MAX << HANDLE_SHIFT;
 
@@ -117,6 +121,12 @@ impl Word {
     #[inline]
     pub fn warm(self) -> bool {
         self.0 & (KEPT | SLOT | WARM) == KEPT | SLOT | WARM
+    }
+
+    /// The page's second word is the hash of its bytes, which are not in a frame.
+    #[inline]
+    pub fn hashed(self) -> bool {
+        self.0 & HASHED != 0
     }
 
     /// Whose read or write of this page is under way; 0: nobody's.
@@ -217,9 +227,10 @@ impl PageWord<'_> {
         self.only(from, &[State::Staged], Word(from.bare(State::Same, PINNED)))
     }
 
-    /// Staged to Pooled, with a fresh record or the unchanged kept one.
+    /// Staged to Pooled, with a fresh record or the unchanged kept one, whose hash the second word still is.
     pub fn try_store(self, from: Word, handle: Handle) -> Transition {
-        let to = Word(from.bare(State::Pooled, PINNED) | handle.0 << HANDLE_SHIFT);
+        let hashed = if from.kept() == Some(handle) { HASHED } else { 0 };
+        let to = Word(from.bare(State::Pooled, PINNED) | hashed | handle.0 << HANDLE_SHIFT);
         self.only(from, &[State::Staged], to)
     }
 
@@ -238,7 +249,7 @@ impl PageWord<'_> {
         if from.tag() != tag || tag == 0 {
             return Err(self.load());
         }
-        self.only(from, &[State::Pooled], Word(from.0 & !TAG | SLOT))
+        self.only(from, &[State::Pooled], Word(from.0 & !(TAG | HASHED) | SLOT))
     }
 
     /// A doubled page gives up its slot, which is the caller's to free.
@@ -257,12 +268,12 @@ impl PageWord<'_> {
         self.go(from, Word(from.bare(State::Swapped, PINNED) | u64::from(slot.0) << HANDLE_SHIFT))
     }
 
-    /// Staged to Swapped, when the slot kept of it is still true.
+    /// Staged to Swapped, when the slot kept of it is still true, and with it the hash in the second word.
     pub fn try_store_slot(self, from: Word) -> Transition {
         if from.kept_slot().is_none() {
             return Err(self.load());
         }
-        let to = Word(from.bare(State::Swapped, PINNED | STUCK) | from.0 & HANDLE);
+        let to = Word(from.bare(State::Swapped, PINNED | STUCK) | HASHED | from.0 & HANDLE);
         self.only(from, &[State::Staged], to)
     }
 
@@ -310,8 +321,8 @@ impl PageWord<'_> {
         if from.tag() != tag || tag == 0 {
             return Err(self.load());
         }
-        let to = Word(from.bare(State::Swapped, PINNED | STUCK) | u64::from(slot.0) << HANDLE_SHIFT);
-        self.only(from, &[State::Pooled, State::Staged], to)
+        let to = from.bare(State::Swapped, PINNED | STUCK | HASHED) | u64::from(slot.0) << HANDLE_SHIFT;
+        self.only(from, &[State::Pooled, State::Staged], Word(to))
     }
 
     /// `tag` has moved the record within the swap file.
@@ -361,6 +372,39 @@ mod tests {
         let d = w.try_drop_kept(m).unwrap();
         assert_eq!((d.state(), d.handle()), (State::Staged, None));
         assert_eq!(w.try_discard(d).unwrap(), Word::ABSENT);
+    }
+
+    #[test]
+    fn the_hash_of_a_page_that_went_out_unchanged_stays_true_until_a_slot_takes_its_place() {
+        let cell = AtomicU64::new(0);
+        let w = PageWord(&cell);
+        let staged = |keep: bool| {
+            let r = w.try_install(w.load(), keep).unwrap();
+            assert!(!r.hashed(), "in a frame it is the hash of a copy, not of the page");
+            w.try_stage(r).unwrap()
+        };
+        let fresh = w.try_store(staged(false), Handle(9)).unwrap();
+        assert!(!fresh.hashed(), "nobody has computed it");
+        let p = w.try_store(staged(true), Handle(9)).unwrap();
+        assert!(p.hashed() && p.state() == State::Pooled);
+        // It moves in the pool, and is written through: the slot takes the second word.
+        let p = w.try_rehandle(p, Handle(10)).unwrap();
+        let t = w.try_begin_write(p, 3).unwrap();
+        assert!(t.hashed() && w.try_double(t, 3).is_ok_and(|d| !d.hashed()));
+        assert!(!w.try_undouble(w.load()).unwrap().hashed());
+        // It is written back instead: the bytes are the same, read there and moved there too.
+        let p = w.try_store(staged(true), Handle(10)).unwrap();
+        let out = w.try_swap_out(w.try_begin_write(p, 3).unwrap(), SlotId(7), 3).unwrap();
+        assert!(out.hashed() && out.slot() == Some(SlotId(7)));
+        let moved = w.try_reslot(w.try_begin_read(out, 4).unwrap(), SlotId(8), 4).unwrap();
+        assert!(moved.hashed() && w.try_end_io(w.try_begin_read(moved, 4).unwrap()).unwrap().hashed());
+        // The slot that was kept is still true: so is the hash. Another record than the kept one: it is not.
+        let kept = staged(true);
+        assert!(w.try_store_slot(kept).unwrap().hashed());
+        let unkept = w.try_drop_kept(staged(true)).unwrap();
+        let t = w.try_begin_write(unkept, 3).unwrap();
+        assert!(!w.try_swap_out(t, SlotId(7), 3).unwrap().hashed());
+        assert_eq!(w.try_discard(w.load()).unwrap(), Word::ABSENT);
     }
 
     #[test]
