@@ -107,6 +107,11 @@ impl Demand {
         self.faulters.load(Ordering::Relaxed)
     }
 
+    /// Whether there are processors that no faulting thread keeps busy.
+    pub fn leaves_processors(&self) -> bool {
+        !self.is_busy()
+    }
+
     /// Whether as many threads fault as there are processors.
     fn is_busy(&self) -> bool {
         self.faulters.load(Ordering::Relaxed) >= self.processors

@@ -154,7 +154,7 @@ impl Engine<KernelPager> {
                     thread::yield_now(); // it is being unmapped: the next try finds no access
                 }
             }
-            if let Some(a) = settled.ahead {
+            if let Some(a) = settled.ahead.and_then(|a| self.first_touches(a)) {
                 self.inline.streams.post(a);
             }
             self.keep_room(bench);
@@ -163,6 +163,19 @@ impl Engine<KernelPager> {
             left.store(end, Ordering::Relaxed);
         });
         verdict
+    }
+
+    /// A stream of first touches runs ahead. While the kernel gives new frames, which takes longer than most programs need to fill them,
+    /// and a processor is free, another thread asks for those further on at the same time. What is left.
+    fn first_touches(&self, a: Ahead) -> Option<Ahead> {
+        let (mine, others) = match self.core.takes_new_frames() && self.core.demand.leaves_processors() {
+            true => a.shared(),
+            false => (a, None),
+        };
+        if let Some(others) = others {
+            self.inline.streams.post(others);
+        }
+        fault::first_touches(&self.core, mine)
     }
 
     /// Whether the fault of the instruction at `ip` might be answered, if it loads: worth decoding.
@@ -281,7 +294,9 @@ impl<P: Pager> Engine<P> {
     /// Fetches one step of a stream: a block, or a page of a larger stride. False when there is no
     /// point in going on.
     pub(super) fn fetch_step(&self, a: Ahead, i: u32) -> bool {
-        if self.core.frames.free() < self.core.low_mark() / 2 {
+        let core = &self.core;
+        let room = if a.fresh && core.takes_new_frames() { core.frames.credit() } else { core.frames.free() };
+        if room < core.low_mark() / 2 {
             return false;
         }
         let step = i64::from(i) * i64::from(a.stride);

@@ -153,11 +153,12 @@ impl World {
                 Outcome::NoFrames => {
                     self.engine.reclaim_here();
                 }
-                Outcome::Installed(Some(a)) => {
-                    let _ = (0..fetch_steps(a)).all(|i| self.engine.fetch_step(a, i));
+                Outcome::Installed(ahead) => {
+                    if let Some(a) = ahead.and_then(|a| fault::first_touches(self.core(), a)) {
+                        let _ = (0..fetch_steps(a)).all(|i| self.engine.fetch_step(a, i));
+                    }
                     return;
                 }
-                Outcome::Installed(None) => return,
                 other => panic!("page {page}: {other:?}"),
             }
         }

@@ -93,9 +93,10 @@ impl Engine<KernelPager> {
         let page = PageId(self.page_of(m.address));
         self.begin_serving(0, page, start);
         let settled = self.resolve_or_reclaim(bench, page, m.tid, None);
+        let ahead = settled.ahead.and_then(|a| fault::first_touches(&self.core, a));
         self.end_serving(0);
         self.core.stats.record_fault(thread::now_ns() - start);
-        settled.ahead
+        ahead
     }
 
     pub(super) fn begin_serving(&self, desk: usize, page: PageId, now_ns: u64) {

@@ -106,7 +106,7 @@ pub fn resolve_load<P: Pager>(
         }
         plan.done(core, block, index, got.installed, 0);
         core.kick_if_low();
-        return Outcome::Installed(next_of(core, strides, &plan, plan.ahead, page, tid));
+        return Outcome::Installed(next_of(core, strides, &plan, page, tid));
     }
 }
 
@@ -161,9 +161,7 @@ fn resolve_in_ram<P: Pager>(
     plan.done(core, block, index, got.installed, got.fresh);
     drop(guard);
     core.kick_if_low();
-    let stream =
-        plan.ahead.and_then(|a| if word.state() == State::Absent { first_touches(core, a) } else { Some(a) });
-    Ok(Outcome::Installed(next_of(core, strides, &plan, stream, page, tid)))
+    Ok(Outcome::Installed(next_of(core, strides, &plan, page, tid)))
 }
 
 /// What is known of a page that is wanted: asked once for each fault, however often it is tried.
@@ -200,7 +198,7 @@ fn loaded<P: Pager>(
     core.admission.answered(want, load.asker);
     core.stats.loads_answered().add(1);
     plan.done(core, page.block(), page.index(), run_mask(page.index(), 1), 0);
-    Outcome::Loaded(value, next_of(core, strides, plan, plan.ahead, page, tid))
+    Outcome::Loaded(value, next_of(core, strides, plan, page, tid))
 }
 
 /// What to fetch next: for the block's stream, or else for the thread's stride.
@@ -208,17 +206,16 @@ fn next_of<P: Pager>(
     core: &Core<P>,
     strides: &Strides,
     plan: &Plan,
-    stream: Option<Ahead>,
     page: PageId,
     tid: u32,
 ) -> Option<Ahead> {
-    if plan.alone { None } else { stream.or_else(|| strides.note(tid, page, &core.stats.swap_ra_hit)) }
+    if plan.alone { None } else { plan.ahead.or_else(|| strides.note(tid, page, &core.stats.swap_ra_hit)) }
 }
 
-/// A stream of first touches runs ahead at once. What is left of it.
-fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
+/// A stream of first touches runs ahead at once: to be called with what a fault left to be fetched. What is left of it.
+pub fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
     let Whose::Stream(state) = a.whose else { return Some(a) };
-    if a.stride != 1 {
+    if a.stride != 1 || !a.fresh {
         return Some(a);
     }
     let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, state) * BLOCK_PAGES;

@@ -44,6 +44,20 @@ pub struct Ahead {
     pub count: u32,
     /// Who expects them.
     pub whose: Whose,
+    /// The fault was a first touch: what comes next was never touched either, and comes at once ([`super::first_touches`]).
+    pub fresh: bool,
+}
+
+impl Ahead {
+    /// The first block of a stream of first touches, which the faulting thread goes on with, and the others, for another thread.
+    pub fn shared(self) -> (Ahead, Option<Ahead>) {
+        if !self.fresh || self.stride != 1 || self.count <= BLOCK_PAGES {
+            return (self, None);
+        }
+        let others =
+            Ahead { first: PageId(self.first.0 + BLOCK_PAGES), count: self.count - BLOCK_PAGES, ..self };
+        (Ahead { count: BLOCK_PAGES, ..self }, Some(others))
+    }
 }
 
 /// Who expects pages before anybody faults on them.
@@ -303,7 +317,7 @@ pub fn plan<P: Pager>(
     }
     let room = if plentiful { core.available() } else { core.frames.free() };
     let ahead = (stream.depth > 0 && room > FREE_RESERVE + 2 * BLOCK_PAGES)
-        .then(|| ahead_of(block, stream, core.table.pages()))
+        .then(|| ahead_of(block, stream, core.table.pages(), source == State::Absent))
         .flatten();
     let state = stream.encode() | close.encode() << NEARBY_SHIFT;
     Plan { mask: expected | near, ahead, alone: false, state: Some(state), expected, proof, tried }
@@ -407,7 +421,7 @@ fn next_stream(
     (begun, From::Nowhere)
 }
 
-fn ahead_of(block: BlockId, s: Stream, pages: u32) -> Option<Ahead> {
+fn ahead_of(block: BlockId, s: Stream, pages: u32, fresh: bool) -> Option<Ahead> {
     let (first, left) = if s.backwards {
         (block.0.checked_sub(1)?, block.0)
     } else {
@@ -419,6 +433,7 @@ fn ahead_of(block: BlockId, s: Stream, pages: u32) -> Option<Ahead> {
         stride: if s.backwards { -1 } else { 1 },
         count: blocks * BLOCK_PAGES,
         whose: Whose::Stream(Stream { size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..s }.encode()),
+        fresh,
     })
 }
 

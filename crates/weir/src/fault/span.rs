@@ -26,7 +26,9 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     let room = if plentiful { core.frames.credit() } else { core.frames.free() };
     let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
-    if most < 2 {
+    // A single one would be a MOVE of its own as well.
+    let least = if plentiful { 1 } else { 2 };
+    if most < least {
         return 0;
     }
     let mut guards: [Option<LockGuard<'_>>; LIFT_BLOCKS as usize] = Default::default();
@@ -36,7 +38,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
         guards[n as usize] = Some(guard);
         n += 1;
     }
-    if n < 2 {
+    if n < least {
         return 0;
     }
     let (came, read) = if plentiful { (new_frames(core, first, n), 0) } else { free_frames(core, first, n) };

@@ -65,6 +65,7 @@ impl Strides {
             stride,
             count,
             whose: Whose::Stride(row as u8),
+            fresh: false,
         })
     }
 
