@@ -48,6 +48,12 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
     }
 }
 
+/// Whether a stream that takes most of a block would get its frames in pieces, as they become free one after the other: each
+/// is a MOVE of its own, with its interrupt, and what is left of the others has to be gathered for the pool.
+pub fn would_get_crumbs<P: Pager>(core: &Core<P>, wanted: u64) -> bool {
+    wanted.count_ones() > BLOCK_PAGES / 2 && !core.takes_new_frames() && !core.frames.has_whole_window()
+}
+
 /// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first` before the
 /// others. Under the block's lock. The page `first` may use the last frames, readahead may not.
 pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Got {

@@ -54,12 +54,14 @@ pub struct Request {
     /// The instruction loads, and can be given the value.
     load: Option<Load>,
     known: Option<(Want, Verdict)>,
+    /// It has made room once already: it takes what there is.
+    made_room: bool,
 }
 
 impl Request {
     /// Of an instruction that loads, perhaps.
     pub fn of(load: Option<Load>) -> Request {
-        Request { load, known: None }
+        Request { load, ..Request::default() }
     }
 }
 
@@ -149,6 +151,10 @@ fn resolve_in_ram<P: Pager>(
         return Ok(loaded(core, strides, &plan, tid, load, value));
     }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
+    if !request.made_room && install::would_get_crumbs(core, wanted) {
+        request.made_room = true;
+        return Ok(Outcome::NoFrames);
+    }
     // 5. Fetch and install, the faulted page's run first.
     let got = bring_in(core, block, wanted, index);
     if got.lost >> index & 1 == 1 {

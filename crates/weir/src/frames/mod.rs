@@ -152,6 +152,11 @@ impl Frames {
         Some(self.hold(w, start, len.min(n)))
     }
 
+    /// Whether some window is full of free frames; a hint.
+    pub fn has_whole_window(&self) -> bool {
+        self.full.first().is_some()
+    }
+
     fn take_scattered(&self) -> Option<Run> {
         let w = self.partial.last().or_else(|| self.full.last())?;
         let free = self.get(w, FREE);
