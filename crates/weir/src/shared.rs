@@ -24,7 +24,7 @@ use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
 use crate::page::state::State;
-use crate::page::table::{BLOCK_METADATA_BYTES, BlockRow, PageTable};
+use crate::page::table::{BLOCK_METADATA_BYTES, CHARGED_BLOCKS, PageTable};
 use crate::stats::{self, Stats};
 use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
@@ -246,11 +246,14 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    /// Charges a block's metadata to the budget at its first touch: that many fewer frames.
+    /// Charges a block's metadata to the budget at its first touch, with that of the blocks whose rows lie in the same pages: that
+    /// many fewer frames.
     #[inline]
-    pub fn charge(&self, row: BlockRow<'_>) {
-        if row.charge_once() {
-            self.metadata_bytes.fetch_add(BLOCK_METADATA_BYTES, Ordering::SeqCst);
+    pub fn charge(&self, block: BlockId) {
+        if self.table.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).charge_once() {
+            self.table.touch(block, CHARGED_BLOCKS);
+            let bytes = u64::from(CHARGED_BLOCKS) * BLOCK_METADATA_BYTES;
+            self.metadata_bytes.fetch_add(bytes, Ordering::SeqCst);
             self.apply_limits();
             self.shed_excess();
         }

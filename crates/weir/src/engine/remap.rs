@@ -201,7 +201,7 @@ impl<P: Pager> Engine<P> {
             }
             State::Same | State::Pooled | State::Swapped => {
                 self.hand_over(from, to);
-                core.charge(core.table.block(to.block()));
+                core.charge(to.block());
             }
         }
         1
@@ -293,7 +293,7 @@ impl<P: Pager> Engine<P> {
 
     fn count_arrived(&self, to: PageId, n: u32) {
         let row = self.core.table.block(to.block());
-        self.core.charge(row);
+        self.core.charge(to.block());
         row.add_resident(n as i32);
         self.core.resident.arrived(&self.core.table, to.block(), Arrival::Fetched);
     }

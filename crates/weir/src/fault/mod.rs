@@ -65,9 +65,9 @@ impl Request {
     }
 }
 
-/// Resolves a fault of thread `tid` on `page`.
+/// Resolves a fault of thread `tid` on `page`, with the frames that there are.
 pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u32) -> Outcome {
-    resolve_load(core, strides, page, tid, &mut Request::default())
+    resolve_load(core, strides, page, tid, &mut Request { made_room: true, ..Request::default() })
 }
 
 /// As [`resolve`], of an instruction that may load from the page and be given the value instead. To be called with the same
@@ -130,7 +130,7 @@ fn resolve_in_ram<P: Pager>(
         stats::add(&core.stats.faults_foreign, 1);
         return Ok(Outcome::Foreign);
     }
-    core.charge(row);
+    core.charge(block);
     let word = core.table.word(page).load();
     // 3. There already? Another fault brought it, or the program dropped it behind our back.
     if word.state() == State::Resident {
@@ -292,7 +292,7 @@ fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result
     if missing == 0 {
         return Ok(Required::Ready);
     }
-    core.charge(row);
+    core.charge(block);
     let swapped = install::swapped_of(core, block, missing);
     let here = missing & !swapped;
     let got = bring_in(core, block, here, here.trailing_zeros() % BLOCK_PAGES);
@@ -320,7 +320,7 @@ pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose
     if mask == 0 {
         return 0;
     }
-    core.charge(row);
+    core.charge(block);
     let swapped = install::swapped_of(core, block, mask);
     let got = bring_in(core, block, mask, (mask & !swapped).trailing_zeros() % BLOCK_PAGES);
     let mut read = (got.installed & !got.fresh).count_ones();

@@ -47,7 +47,6 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
         if here > 0 {
             let block = BlockId(first.0 + i);
             let row = core.table.block(block);
-            core.charge(row);
             row.add_resident(here as i32);
             let last = came <= (i + 1) * BLOCK_PAGES;
             readahead::pass_on(core, block, state, here, if last { read } else { 0 });
@@ -106,6 +105,7 @@ fn fresh_block<P: Pager>(core: &Core<P>, block: BlockId) -> Option<LockGuard<'_>
     {
         return None;
     }
+    core.charge(block);
     let cheap = |i| matches!(core.table.word(block.page(i)).load().state(), State::Absent | State::Same);
     (0..BLOCK_PAGES).all(cheap).then_some(guard)
 }

@@ -6,7 +6,8 @@ use super::store::{Portion, Stored, store_window};
 use super::unmap::{Unmapped, unmap};
 use super::writeback::Out;
 use crate::config::Codec;
-use crate::fault::{self, Outcome, Strides};
+use crate::fault::{self, Outcome, Request, Strides};
+use crate::page::region::Access;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, Geometry};
@@ -100,6 +101,64 @@ fn a_changed_page_is_compressed_again_and_its_old_record_freed() {
     text(40, &mut want);
     want[4000] ^= 1;
     assert!(core.pager.read(PageId(40)).unwrap() == want);
+}
+
+#[test]
+fn a_page_that_goes_out_unchanged_keeps_its_hash_and_is_known_when_it_changes_later() {
+    let (core, mut bench) = (core(), Bench::new());
+    fill_block(&core, 0, text);
+    let mut round_trip = |change: &dyn Fn(u32)| {
+        unmap(&core, BlockId(0));
+        store(&core, &mut bench, core.staged.pop().unwrap());
+        let hashed = |i: &u32| core.table.word(PageId(*i)).load().hashed();
+        let hashes: Vec<(u32, u64)> =
+            (0..64).filter(hashed).map(|i| (i, core.table.aux(PageId(i)))).collect();
+        for i in 0..64 {
+            fault::resolve(&core, &Strides::default(), PageId(i), 1);
+            change(i);
+        }
+        core.validate(1024).unwrap();
+        hashes
+    };
+    assert!(round_trip(&|_| ()).is_empty(), "nobody has computed one");
+    let first = round_trip(&|_| ());
+    assert!(first.len() > 32, "{} of 64", first.len());
+    let second = round_trip(&|i| {
+        core.pager.write(PageId(i), |p| p[4000] ^= 1);
+    });
+    assert!(first.iter().all(|of| second.contains(of)), "the same bytes, the same hash");
+    assert!(round_trip(&|_| ()).is_empty(), "all were changed, and have new records");
+    for i in 0..64 {
+        let mut want = [0; 4096];
+        text(i, &mut want);
+        want[4000] ^= 1;
+        assert!(core.pager.read(PageId(i)).unwrap() == want, "page {i}");
+    }
+}
+
+#[test]
+fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_those_if_there_is_no_other_way()
+ {
+    let (core, mut bench) = (core(), Bench::new());
+    (0..16).for_each(|b| fill_block(&core, b, text));
+    unmap(&core, BlockId(3));
+    store(&core, &mut bench, core.staged.pop().unwrap());
+    // Every second frame of what is free is in somebody's hand.
+    let mut held = Vec::new();
+    while core.frames.credit() > 0 {
+        core.frames.grow(&core.pager).unwrap();
+    }
+    while let Some(run) = core.frames.take_run(1) {
+        held.push(run);
+    }
+    held.iter().filter(|run| run.slot.0 % 2 == 0).for_each(|run| core.frames.put_back(run.slot, 1));
+    assert!(core.frames.free() > 3 * 64 && !core.frames.has_whole_window());
+    // What it wants is most of a block, as of a stream.
+    core.table.block(BlockId(3)).set_access(Access::Sequential);
+    let mut request = Request::default();
+    let mut ask = |page| fault::resolve_load(&core, &Strides::default(), page, 1, &mut request);
+    assert_eq!(ask(BlockId(3).page(0)), Outcome::NoFrames);
+    assert!(matches!(ask(BlockId(3).page(0)), Outcome::Installed(_)), "the second time anything will do");
 }
 
 #[test]
