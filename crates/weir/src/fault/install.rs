@@ -266,7 +266,13 @@ fn expand<P: Pager>(
 
 /// What is kept of a page, with the hash by which it will be known to be still true: the slot of a doubled page where
 /// `slots` are worth it, else the record where `records` are.
-fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: bool, slots: bool) -> Keep {
+pub(super) fn keep_of<P: Pager>(
+    core: &Core<P>,
+    page: PageId,
+    bytes: &PageBytes,
+    records: bool,
+    slots: bool,
+) -> Keep {
     let word = core.table.word(page).load();
     match word.state() {
         State::Pooled if slots && word.doubled() => Keep::Slot(codec::hash_page(bytes, core.seed)),

@@ -25,7 +25,7 @@ use install::bring_in;
 use load::Load;
 use readahead::Plan;
 pub use readahead::{Ahead, Whose};
-use span::bring_span;
+use span::{Of, bring_span, bring_two};
 pub use strides::Strides;
 use swapin::End;
 pub use swapin::loss;
@@ -156,7 +156,10 @@ fn resolve_in_ram<P: Pager>(
         return Ok(Outcome::NoFrames);
     }
     // 5. Fetch and install, the faulted page's run first.
-    let got = bring_in(core, block, wanted, index);
+    let (got, second) = match bring_two(core, block, wanted, &plan) {
+        Some((got, second)) => (got, Some(second)),
+        None => (bring_in(core, block, wanted, index), None),
+    };
     if got.lost >> index & 1 == 1 {
         return Ok(Outcome::Lost);
     }
@@ -165,7 +168,8 @@ fn resolve_in_ram<P: Pager>(
     }
     // 6. Threads waiting for pages of the runs were woken by the moves; count, look ahead.
     plan.done(core, block, index, got.installed, got.fresh);
-    drop(guard);
+    second.iter().for_each(|second| second.done(core));
+    drop((guard, second));
     core.kick_if_low();
     Ok(Outcome::Installed(next_of(core, strides, &plan, page, tid)))
 }
@@ -224,7 +228,7 @@ pub fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
     if a.stride != 1 || !a.fresh {
         return Some(a);
     }
-    let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, state) * BLOCK_PAGES;
+    let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, state, Of::Fresh) * BLOCK_PAGES;
     (pages < a.count).then_some(Ahead { first: PageId(a.first.0 + pages), count: a.count - pages, ..a })
 }
 

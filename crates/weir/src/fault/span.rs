@@ -1,16 +1,16 @@
-//! Spans: the blocks that a stream touches next for the first time come all at once, in new frames or by one MOVE.
+//! Spans: whole blocks that a stream wants next come several at once, in new frames or by one MOVE.
 //!
 //! Each MOVE interrupts the other processors on which the program runs, which costs more than
-//! zeroing a block. Only blocks never touched (or same-filled) are taken: their bytes cost little, so
-//! the faulting thread may do it before it goes on. Expanding records is left to the thread that
-//! fetches ahead, block by block, so that both work at the same time.
+//! zeroing a block, and about as much as expanding one. Blocks never touched (or same-filled) cost little, so a faulting thread takes
+//! as many as it can get before it goes on. Of blocks in the pool it takes the next one along with its own; those behind are
+//! left to the thread that fetches ahead, so that both work at the same time.
 
 use super::fresh;
-use super::install::{fetch, fill, finish};
-use super::readahead;
-use crate::door::Pager;
+use super::install::{Got, fetch, fill, finish, keep_of};
+use super::readahead::{self, Plan, Whose};
+use crate::door::{Pager, with_frame};
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS};
-use crate::page::id::BLOCK_PAGES;
+use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
 use crate::page::resident::Arrival;
 use crate::page::state::State;
@@ -19,10 +19,22 @@ use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 use crate::sync::LockGuard;
 
+/// Blocks of the pool that come by one MOVE.
+pub const POOLED_BLOCKS: u32 = 2;
+
+/// Which blocks may be in a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Never touched, or same-filled.
+    Fresh,
+    /// Those, and pages in the pool.
+    Pool,
+}
+
 /// Brings in up to `most` whole blocks from `first` on, leaving `state` as their readahead. Returns how many
-/// came; they are the first ones. Stops at a block that is busy, partly there, or dear to fetch.
-pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
-    let plentiful = core.takes_new_frames();
+/// came; they are the first ones. Stops at a block that is busy, partly there, or dearer to fetch than `of` says.
+pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64, of: Of) -> u32 {
+    let plentiful = core.takes_new_frames() && of == Of::Fresh;
     let room = if plentiful { core.frames.credit() } else { core.frames.free() };
     let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
@@ -34,7 +46,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     let mut guards: [Option<LockGuard<'_>>; LIFT_BLOCKS as usize] = Default::default();
     let mut n = 0;
     while n < most && first.0 + n < core.table.pages() / BLOCK_PAGES {
-        let Some(guard) = fresh_block(core, BlockId(first.0 + n)) else { break };
+        let Some(guard) = whole_block(core, BlockId(first.0 + n), of) else { break };
         guards[n as usize] = Some(guard);
         n += 1;
     }
@@ -46,11 +58,9 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
         let here = came.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         if here > 0 {
             let block = BlockId(first.0 + i);
-            let row = core.table.block(block);
-            row.add_resident(here as i32);
             let last = came <= (i + 1) * BLOCK_PAGES;
+            arrived(core, block, here);
             readahead::pass_on(core, block, state, here, if last { read } else { 0 });
-            core.resident.arrived(&core.table, block, Arrival::Fetched);
         }
     }
     if came > 0 {
@@ -60,6 +70,65 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     }
     drop(guards);
     came / BLOCK_PAGES
+}
+
+fn arrived<P: Pager>(core: &Core<P>, block: BlockId, pages: u32) {
+    core.table.block(block).add_resident(pages as i32);
+    core.resident.arrived(&core.table, block, Arrival::Fetched);
+}
+
+/// The block behind the one of a fault, that came along.
+#[derive(Debug)]
+pub struct Second<'a> {
+    block: BlockId,
+    state: u64,
+    came: u32,
+    read: u32,
+    _guard: LockGuard<'a>,
+}
+
+impl Second<'_> {
+    /// Leaves the stream's state, once the first block's own plan is done.
+    pub fn done<P: Pager>(&self, core: &Core<P>) {
+        if self.came > 0 {
+            readahead::pass_on(core, self.block, self.state, self.came, self.read);
+            core.stats.readahead().count(self.came);
+            count(&core.stats.swap_ra, self.read);
+        }
+    }
+}
+
+/// Brings in the whole of a block in the pool, where a stream enters it, and the whole of the next one. Under the block's lock. `None`: not both
+/// can be had at once.
+pub fn bring_two<'a, P: Pager>(
+    core: &'a Core<P>,
+    block: BlockId,
+    wanted: u64,
+    plan: &Plan,
+) -> Option<(Got, Second<'a>)> {
+    let a = plan.ahead.filter(|a| wanted == u64::MAX && a.stride == 1 && !a.fresh)?;
+    let Whose::Stream(state) = a.whose else { return None };
+    let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
+    if spare < POOLED_BLOCKS * BLOCK_PAGES || !is_whole(core, block, Of::Pool) {
+        return None;
+    }
+    let next = a.first.block();
+    let guard = whole_block(core, next, Of::Pool)?;
+    let absent = core.table.in_state(block, u64::MAX, State::Absent);
+    let (came, _) = free_frames(core, block, POOLED_BLOCKS);
+    if came == 0 {
+        return None;
+    }
+    let here = came.min(BLOCK_PAGES);
+    core.demand.note(came);
+    arrived(core, block, here);
+    let installed = run_mask(0, here);
+    let mut second = Second { block: next, state, came: came - here, read: 0, _guard: guard };
+    if second.came > 0 {
+        second.read = second.came;
+        arrived(core, next, second.came);
+    }
+    Some((Got { installed, lost: 0, fresh: absent & installed }, second))
 }
 
 /// From the kernel, block by block. Pages that came, from the start.
@@ -79,8 +148,19 @@ fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
 fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> (u32, u32) {
     let Some((window, n)) = core.frames.take_windows(blocks) else { return (0, 0) };
     let (page, slot, pages) = (first.page(0), window.slot(0), n * BLOCK_PAGES);
-    let ready = (0..pages).take_while(|i| fetch(core, PageId(page.0 + i), Slot(slot.0 + i), false).is_ok());
-    let ready = ready.count() as u32;
+    let mut keeps = [Keep::Nothing; (POOLED_BLOCKS * BLOCK_PAGES) as usize];
+    let (mut ready, mut read) = (0, 0);
+    let (records, slots) = (core.keeps_copies(pages), core.keeps_slots());
+    while ready < pages {
+        let (page, slot) = (PageId(page.0 + ready), Slot(slot.0 + ready));
+        if fetch(core, page, slot, false).is_err() {
+            break;
+        }
+        if let Some(keep) = keeps.get_mut(ready as usize) {
+            *keep = with_frame(&core.pager, slot, |bytes| keep_of(core, page, bytes, records, slots));
+        }
+        ready += 1;
+    }
     let moved = if ready > 0 { fill(core, page, slot, ready) } else { 0 };
     for i in 0..n {
         let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
@@ -88,24 +168,34 @@ fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> (u32, u
         core.frames.moved_out(slot, here);
         core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
     }
-    let had_contents = |i: &u32| core.table.word(PageId(page.0 + i)).load().state() != State::Absent;
-    let read = (0..moved).filter(had_contents).count() as u32;
-    (0..moved).for_each(|i| finish(core, PageId(page.0 + i), Keep::Nothing));
+    for i in 0..moved {
+        let page = PageId(page.0 + i);
+        read += u32::from(core.table.word(page).load().state() != State::Absent);
+        finish(core, page, keeps.get(i as usize).copied().unwrap_or(Keep::Nothing));
+    }
     (moved, read)
 }
 
-/// The lock of a block all of whose pages are plain, managed, and never touched or same-filled.
-fn fresh_block<P: Pager>(core: &Core<P>, block: BlockId) -> Option<LockGuard<'_>> {
+/// The lock of a block all of whose pages are plain, managed, and as `of` says.
+fn whole_block<P: Pager>(core: &Core<P>, block: BlockId, of: Of) -> Option<LockGuard<'_>> {
+    let guard = core.table.block(block).try_lock()?;
+    is_whole(core, block, of).then_some(guard)
+}
+
+/// Under the block's lock.
+fn is_whole<P: Pager>(core: &Core<P>, block: BlockId, of: Of) -> bool {
     let row = core.table.block(block);
-    let guard = row.try_lock()?;
     if row.valid() != u64::MAX
         || row.fixed() | row.readonly() != 0
         || row.window().is_some()
         || row.access() == Access::Random
     {
-        return None;
+        return false;
     }
     core.charge(block);
-    let cheap = |i| matches!(core.table.word(block.page(i)).load().state(), State::Absent | State::Same);
-    (0..BLOCK_PAGES).all(cheap).then_some(guard)
+    (0..BLOCK_PAGES).all(|i| match core.table.word(block.page(i)).load().state() {
+        State::Absent | State::Same => true,
+        State::Pooled => of == Of::Pool,
+        State::Resident | State::Staged | State::Swapped => false,
+    })
 }
