@@ -49,9 +49,13 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
 }
 
 /// Whether a stream that takes most of a block would get its frames in pieces, as they become free one after the other: each
-/// is a MOVE of its own, with its interrupt, and what is left of the others has to be gathered for the pool.
+/// is a MOVE of its own, with its interrupt, and what is left of the others has to be gathered for the pool. Where faulting threads
+/// keep all processors busy each makes room behind its faults instead.
 pub fn would_get_crumbs<P: Pager>(core: &Core<P>, wanted: u64) -> bool {
-    wanted.count_ones() > BLOCK_PAGES / 2 && !core.takes_new_frames() && !core.frames.has_whole_window()
+    wanted.count_ones() > BLOCK_PAGES / 2
+        && core.demand.leaves_processors()
+        && !core.takes_new_frames()
+        && !core.frames.has_whole_window()
 }
 
 /// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first` before the
