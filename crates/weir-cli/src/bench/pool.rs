@@ -10,7 +10,7 @@ use weir_os::probe::{self, FaultMode, Probe};
 use super::Findings;
 use super::disk::{self, size};
 use super::rival::{Area, Rival};
-use super::row::{self, Row, latency, rate, throughput};
+use super::row::{self, Row, latency, part, rate, throughput};
 use super::sides::{Job, equal_ram, pager_name, weir_missing};
 use super::{RIVAL_ATTEMPTS, median, oom_note};
 use crate::cli::{CommonBenchArgs, PoolArgs};
@@ -24,9 +24,13 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Order matters: random accesses follow a sequential pass, as in the kernel's own figures.
 const PHASES: &str = "fill,seqread,randread@1,randread@2,randwords@1,randwrite@1,zipf@1,zipf@2";
 
-const ROWS: [Row; 20] = [
+/// Passes of the sequential read. In the first the pages that the fill left in RAM go out, changed; after it nobody changes any.
+const PASSES: u32 = 3;
+
+const ROWS: [Row; 21] = [
     throughput("fill", "fill", 1.9),
-    throughput("sequential read", "seqread", 5.0),
+    part("sequential read", "seqread", "first_mb_per_s", 5.0),
+    part("  again, twice", "seqread", "again_mb_per_s", 5.0),
     rate("random read", "randread@1", 2.0),
     latency("  p99", "randread@1", "p99_ns", 5.0),
     latency("  p99.9", "randread@1", "p999_ns", 10.0),
@@ -127,8 +131,9 @@ pub fn pool(args: &PoolArgs) -> anyhow::Result<Findings> {
 
 /// Interleaved: each run measures all sides, so that a slow minute of the machine hits all of them.
 fn measure(plan: &Plan, rival: Option<&Rival>, weir: &[FaultMode]) -> anyhow::Result<Vec<Value>> {
-    let (bytes, seconds) = (plan.data.to_string(), plan.seconds.to_string());
-    let job = Job::workload(&[PHASES, "--bytes", &bytes, "--seconds", &seconds], DEADLINE)?;
+    let (bytes, seconds, passes) = (plan.data.to_string(), plan.seconds.to_string(), PASSES.to_string());
+    let job =
+        Job::workload(&[PHASES, "--bytes", &bytes, "--seconds", &seconds, "--passes", &passes], DEADLINE)?;
     let mut runs = Vec::new();
     for number in 1..=plan.runs {
         let mut run = json!({});

@@ -34,6 +34,11 @@ pub const fn throughput(label: &'static str, phase: &'static str, target: f64) -
     Row { label, phase, field: "mb_per_s", scale: 1.0, unit: "MB/s", target, lower_is_better: false }
 }
 
+/// Bytes per second of a part of a phase.
+pub const fn part(label: &'static str, phase: &'static str, field: &'static str, target: f64) -> Row {
+    Row { label, phase, field, scale: 1.0, unit: "MB/s", target, lower_is_better: false }
+}
+
 /// A quantile of the time that an access takes.
 pub const fn latency(label: &'static str, phase: &'static str, field: &'static str, target: f64) -> Row {
     Row { label, phase, field, scale: 1e-3, unit: "us", target, lower_is_better: true }

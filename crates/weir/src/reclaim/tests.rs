@@ -6,6 +6,7 @@ use super::store::{Portion, Stored, store_window};
 use super::unmap::{Unmapped, unmap};
 use super::writeback::Out;
 use crate::config::Codec;
+use crate::door::Pager;
 use crate::fault::{self, Outcome, Request, Strides};
 use crate::page::region::Access;
 use crate::page::state::State;
@@ -506,5 +507,127 @@ fn the_limit_is_that_of_all_that_was_charged_however_many_charge_at_once() {
         let charged = core.resident_bytes() - self::core().resident_bytes();
         assert!(charged > 0);
         assert_eq!(before - core.frames.limit(), (charged as u32).div_ceil(4096), "{charged} bytes");
+    }
+}
+
+/// Blocks 0 to 3 are in the pool, and a stream enters block 0 or 1: whole windows are free.
+fn streamed() -> Core<FakePager> {
+    let (core, mut bench) = (core(), Bench::new());
+    (0..4).for_each(|b| fill_block(&core, b, text));
+    for b in 0..4 {
+        unmap(&core, BlockId(b));
+        store(&core, &mut bench, core.staged.pop().unwrap());
+        core.table.block(BlockId(b)).set_access(Access::Sequential);
+    }
+    while core.frames.free() < 8 * 64 && core.frames.grow(&core.pager).unwrap() > 0 {}
+    core
+}
+
+/// Faults on the first page of a block: how many pages of it and of the next one are there then.
+fn enter(core: &Core<FakePager>, block: u32) -> (Outcome, u32, u32) {
+    let outcome = fault::resolve(core, &Strides::default(), BlockId(block).page(0), 1);
+    core.validate(1024).unwrap();
+    for i in 0..4 * 64 {
+        let mut want = [0; 4096];
+        text(i % 64, &mut want);
+        assert!(core.pager.read(PageId(i)).is_none_or(|bytes| bytes == want), "page {i}");
+    }
+    let there = |b| core.table.in_state(BlockId(b), u64::MAX, State::Resident).count_ones();
+    (outcome, there(block), there(block + 1))
+}
+
+#[test]
+fn a_stream_takes_the_next_block_along_by_the_same_move_and_keeps_its_records() {
+    let core = streamed();
+    let (outcome, first, second) = enter(&core, 0);
+    assert!(matches!(outcome, Outcome::Installed(Some(_))), "{outcome:?}");
+    assert_eq!((first, second), (64, 64));
+    assert!(core.kept() > 64, "{} of 128 keep their records", core.kept());
+    assert_eq!(core.table.block(BlockId(1)).resident(), 64);
+    // They go out again for the price of a hash, both.
+    let mut bench = Bench::new();
+    let kept = core.kept();
+    for b in 0..2 {
+        unmap(&core, BlockId(b));
+        store(&core, &mut bench, core.staged.pop().unwrap());
+    }
+    assert_eq!((core.stats.out_clean().get(), core.kept()), (kept, 0));
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn a_next_block_that_is_not_whole_in_the_pool_or_busy_or_elsewhere_stays_where_it_is() {
+    let alone = |prepare: &dyn Fn(&Core<FakePager>)| {
+        let core = streamed();
+        prepare(&core);
+        let (_, first, second) = enter(&core, 0);
+        assert_eq!(first, 64);
+        second
+    };
+    let resolve = |core: &Core<FakePager>, page: u32| {
+        core.table.block(PageId(page).block()).set_access(Access::Random);
+        fault::resolve(core, &Strides::default(), PageId(page), 1);
+        core.table.block(PageId(page).block()).set_access(Access::Sequential);
+    };
+    assert_eq!(alone(&|_| ()), 64);
+    assert_eq!(alone(&|core| resolve(core, 100)), 1, "a page of it is there");
+    let staged = |core: &Core<FakePager>| {
+        resolve(core, 100);
+        unmap(core, BlockId(1));
+    };
+    assert_eq!(alone(&staged), 0, "a page of it is staged");
+    let unmapped = |core: &Core<FakePager>| {
+        discard(core, BlockId(1), 1 << 63, Depth::All);
+        core.table.block(BlockId(1)).set_valid(u64::MAX >> 1);
+    };
+    assert_eq!(alone(&unmapped), 0, "partly unmapped");
+    assert_eq!(alone(&|core| core.table.block(BlockId(1)).set_readonly(1)), 0, "partly protected");
+    assert_eq!(alone(&|core| core.table.block(BlockId(1)).set_access(Access::Random)), 0, "advised");
+    let core = streamed();
+    let guard = core.table.block(BlockId(1)).lock();
+    fault::resolve(&core, &Strides::default(), PageId(0), 1);
+    assert_eq!(core.table.in_state(BlockId(1), u64::MAX, State::Resident), 0, "somebody is at it");
+    drop(guard);
+    // The last block of the table has no next one.
+    let last = BlockId(15);
+    fill_block(&core, last.0, text);
+    unmap(&core, last);
+    while let Some(block) = core.staged.pop() {
+        store(&core, &mut Bench::new(), block);
+    }
+    core.table.block(last).set_access(Access::Sequential);
+    assert!(matches!(fault::resolve(&core, &Strides::default(), last.page(0), 1), Outcome::Installed(_)));
+    assert_eq!(core.table.in_state(last, u64::MAX, State::Resident), u64::MAX);
+    core.validate(1024).unwrap();
+}
+
+#[test]
+fn two_blocks_of_which_a_page_is_damaged_or_cannot_be_mapped_come_as_far_as_it() {
+    let damage = |core: &Core<FakePager>, page: u32| {
+        let h = core.table.word(PageId(page)).load().handle().unwrap();
+        crate::door::with_bytes(&core.pager, (h.0 as usize) << 4, 8, |b| b[6] ^= 0xff);
+    };
+    let come = |page: u32, damaged: bool| {
+        let core = streamed();
+        let frames = core.frames.existing();
+        if damaged {
+            damage(&core, page)
+        } else {
+            assert_eq!(core.pager.zero(PageId(page)).pages, 1)
+        }
+        let outcome = fault::resolve(&core, &Strides::default(), PageId(0), 1);
+        assert_eq!(core.frames.existing(), frames, "none is lost");
+        let there = |b| core.table.in_state(BlockId(b), u64::MAX, State::Resident).count_ones();
+        (outcome, there(0), there(1))
+    };
+    let (outcome, first, second) = come(0, true);
+    assert_eq!((outcome, first, second), (Outcome::Lost, 63, 0), "its neighbours come");
+    for damaged in [true, false] {
+        let (outcome, first, second) = come(70, damaged);
+        assert!(matches!(outcome, Outcome::Installed(_)), "{outcome:?}");
+        assert_eq!((first, second), (64, 6), "the rest of the second block has faults of its own");
+        let (outcome, first, second) = come(20, damaged);
+        assert!(matches!(outcome, Outcome::Installed(_)), "{outcome:?}");
+        assert_eq!((first, second), (20, 0));
     }
 }
