@@ -61,6 +61,12 @@ impl Default for Demand {
 }
 
 impl Demand {
+    /// As on a machine with so many processors.
+    #[cfg(test)]
+    pub fn with_processors(processors: u32) -> Demand {
+        Demand { processors, ..Demand::default() }
+    }
+
     /// Notes what a fault takes: a single page by copy into a new frame, a run by moving frames.
     pub fn note(&self, run: u32) {
         const BOUND: i32 = 64;
@@ -107,9 +113,9 @@ impl Demand {
         self.faulters.load(Ordering::Relaxed)
     }
 
-    /// Whether there are processors that no faulting thread keeps busy.
+    /// Whether there are processors that no faulting thread keeps busy. Whoever asks is one.
     pub fn leaves_processors(&self) -> bool {
-        !self.is_busy()
+        self.faulters().max(1) < self.processors
     }
 
     /// Whether as many threads fault as there are processors.

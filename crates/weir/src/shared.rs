@@ -288,6 +288,11 @@ impl<P: Pager> Core<P> {
         (self.frames.limit() / FREE_LOW_SHARE).max(FREE_LOW_MIN)
     }
 
+    /// Frames that the limit leaves to what is not the pool's.
+    pub fn frames_outside_pool(&self) -> u32 {
+        self.frames.limit().saturating_sub(self.pool.owned() * BLOCK_PAGES)
+    }
+
     /// Free frames below which faulting threads make room by themselves: with fewer none could be given up for new ones.
     pub fn own_mark(&self) -> u32 {
         let sheds = FREE_FLOOR + 2 * BLOCK_PAGES;

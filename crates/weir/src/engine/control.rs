@@ -477,7 +477,10 @@ impl<P: Pager> Engine<P> {
                     self.reclaim_here();
                 }
                 Outcome::Foreign | Outcome::Lost => return Err(Refused::NotManaged),
-                Outcome::Installed(_) | Outcome::Stale | Outcome::Loaded(..) => {}
+                Outcome::Installed(ahead) => {
+                    ahead.map(|a| fault::first_touches(&self.core, a));
+                }
+                Outcome::Stale | Outcome::Loaded(..) => {}
             }
         }
         Err(Refused::Full)

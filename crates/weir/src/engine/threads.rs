@@ -134,6 +134,9 @@ impl Engine<KernelPager> {
                     self.report_lost(page);
                     return Settled::default();
                 }
+                Outcome::NoFrames if request.wants_room_for_block() => {
+                    let _ = self.direct_reclaim(bench);
+                }
                 Outcome::NoFrames => self.make_room_or_die(bench, &mut patience),
             }
         }
@@ -164,7 +167,8 @@ impl Engine<KernelPager> {
             reclaim::Batch::default()
         } else {
             let singles = self.core.demand.wants_credit();
-            let want = if singles { DIRECT_BATCH } else { DIRECT_BATCH_STREAM };
+            let part = (self.core.frames_outside_pool() / 8).max(DIRECT_BATCH);
+            let want = if singles { DIRECT_BATCH } else { DIRECT_BATCH_STREAM.min(part) };
             reclaim::run_once(&self.core, bench, want, Effort::Direct)
         };
         stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);

@@ -31,6 +31,9 @@ pub struct Got {
 /// Frames left uncreated for single faults while these are what the program takes.
 const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
 
+/// With fewer frames than these outside the pool nobody waits for whole blocks.
+const CRUMBS_LEAST: u32 = 32 * BLOCK_PAGES;
+
 /// Shorter runs are not worth a MOVE while faults take single pages.
 const RUN_MIN: u32 = 8;
 
@@ -49,13 +52,24 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
 }
 
 /// Whether a stream that takes most of a block would get its frames in pieces, as they become free one after the other: each
-/// is a MOVE of its own, with its interrupt, and what is left of the others has to be gathered for the pool. Where faulting threads
-/// keep all processors busy each makes room behind its faults instead.
-pub fn would_get_crumbs<P: Pager>(core: &Core<P>, wanted: u64) -> bool {
-    wanted.count_ones() > BLOCK_PAGES / 2
+/// is a MOVE of its own, with its interrupt, and what is left of the others has to be gathered for the pool. Only where frames are short, but not
+/// so few that making room takes the pages that came last; and where faulting threads keep all processors busy each makes room
+/// behind its faults instead. Under the block's lock.
+pub fn would_get_crumbs<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -> bool {
+    let short = !core.is_plentiful()
+        && core.available() < core.low_mark()
+        && core.frames.credit() < BLOCK_PAGES
+        && !core.frames.has_whole_window();
+    short
         && core.demand.leaves_processors()
-        && !core.takes_new_frames()
-        && !core.frames.has_whole_window()
+        && core.frames_outside_pool() >= CRUMBS_LEAST
+        && needing_frames(core, block, wanted) > BLOCK_PAGES / 2
+}
+
+/// How many of the pages are neither there, nor staged, nor in the swap file.
+fn needing_frames<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -> u32 {
+    let of = |state| core.table.in_state(block, wanted, state).count_ones();
+    of(State::Absent) + of(State::Same) + of(State::Pooled)
 }
 
 /// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first` before the

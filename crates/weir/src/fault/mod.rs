@@ -54,14 +54,20 @@ pub struct Request {
     /// The instruction loads, and can be given the value.
     load: Option<Load>,
     known: Option<(Want, Verdict)>,
-    /// It has made room once already: it takes what there is.
+    /// It was told to make room for a whole block, and takes what there is from then on.
     made_room: bool,
+    room_for_block: bool,
 }
 
 impl Request {
     /// Of an instruction that loads, perhaps.
     pub fn of(load: Option<Load>) -> Request {
         Request { load, ..Request::default() }
+    }
+
+    /// Whether the last answer was `NoFrames` because there is none in whole blocks: if making room frees none, there are others.
+    pub fn wants_room_for_block(&mut self) -> bool {
+        core::mem::take(&mut self.room_for_block)
     }
 }
 
@@ -151,8 +157,8 @@ fn resolve_in_ram<P: Pager>(
         return Ok(loaded(core, strides, &plan, tid, load, value));
     }
     let wanted = plan.mask & row.valid() | run_mask(index, 1);
-    if !request.made_room && install::would_get_crumbs(core, wanted) {
-        request.made_room = true;
+    if !request.made_room && install::would_get_crumbs(core, block, wanted) {
+        (request.made_room, request.room_for_block) = (true, true);
         return Ok(Outcome::NoFrames);
     }
     // 5. Fetch and install, the faulted page's run first.

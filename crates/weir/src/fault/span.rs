@@ -108,13 +108,14 @@ pub fn bring_two<'a, P: Pager>(
 ) -> Option<(Got, Second<'a>)> {
     let a = plan.ahead.filter(|a| wanted == u64::MAX && a.stride == 1 && !a.fresh)?;
     let Whose::Stream(state) = a.whose else { return None };
+    let next = a.first.block();
+    let guard = whole_block(core, next, Of::Pool).filter(|_| is_whole(core, block, Of::Pool))?;
     let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
-    if spare < POOLED_BLOCKS * BLOCK_PAGES || !is_whole(core, block, Of::Pool) {
+    if spare < POOLED_BLOCKS * BLOCK_PAGES {
         return None;
     }
-    let next = a.first.block();
-    let guard = whole_block(core, next, Of::Pool)?;
-    let absent = core.table.in_state(block, u64::MAX, State::Absent);
+    let absent = |block| core.table.in_state(block, u64::MAX, State::Absent);
+    let (fresh, next_fresh) = (absent(block), absent(next));
     let (came, _) = free_frames(core, block, POOLED_BLOCKS);
     if came == 0 {
         return None;
@@ -125,10 +126,10 @@ pub fn bring_two<'a, P: Pager>(
     let installed = run_mask(0, here);
     let mut second = Second { block: next, state, came: came - here, read: 0, _guard: guard };
     if second.came > 0 {
-        second.read = second.came;
+        second.read = (run_mask(0, second.came) & !next_fresh).count_ones();
         arrived(core, next, second.came);
     }
-    Some((Got { installed, lost: 0, fresh: absent & installed }, second))
+    Some((Got { installed, lost: 0, fresh: fresh & installed }, second))
 }
 
 /// From the kernel, block by block. Pages that came, from the start.

@@ -20,9 +20,10 @@ pub struct PageTable {
 /// entries for the pages (8 bytes each).
 pub const BLOCK_METADATA_BYTES: u64 = (BLOCK_PAGES as u64) * (16 + 8) + 64;
 
-/// Blocks that are charged together, a page table of the kernel's: their words take two pages, and each charge may give frames back
-/// to the kernel, with an interrupt to every processor on which the program runs.
-pub const CHARGED_BLOCKS: u32 = 8;
+/// Blocks that are charged together: their words take a page, and each charge may give frames back to the kernel, with an
+/// interrupt to every processor on which the program runs.
+pub const CHARGED_BLOCKS: u32 = 4;
+const _: () = assert!((CHARGED_BLOCKS * BLOCK_PAGES) as usize * size_of::<[AtomicU64; 2]>() == 4096);
 
 impl PageTable {
     /// A table for `pages` pages, all Absent and unmanaged.

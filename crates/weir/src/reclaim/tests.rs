@@ -6,6 +6,7 @@ use super::store::{Portion, Stored, store_window};
 use super::unmap::{Unmapped, unmap};
 use super::writeback::Out;
 use crate::config::Codec;
+use crate::demand::Demand;
 use crate::door::Pager;
 use crate::fault::{self, Outcome, Request, Strides};
 use crate::page::region::Access;
@@ -140,26 +141,55 @@ fn a_page_that_goes_out_unchanged_keeps_its_hash_and_is_known_when_it_changes_la
 #[test]
 fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_those_if_there_is_no_other_way()
  {
-    let (core, mut bench) = (core(), Bench::new());
-    (0..16).for_each(|b| fill_block(&core, b, text));
+    let asked = |processors: u32, free: usize, busy: bool| {
+        let (mut core, mut bench) = (core_with(64 << 20, false), Bench::new());
+        core.demand = Demand::with_processors(processors);
+        (0..16).for_each(|b| fill_block(&core, b, text));
+        unmap(&core, BlockId(3));
+        store(&core, &mut bench, core.staged.pop().unwrap());
+        while core.frames.credit() > 0 {
+            core.frames.grow(&core.pager).unwrap();
+        }
+        // Of what is free every second frame is in somebody's hand, and then most of the others.
+        let held: Vec<_> = core::iter::from_fn(|| core.frames.take_run(1)).collect();
+        let even = held.iter().filter(|run| run.slot.0 % 2 == 0).take(free);
+        even.for_each(|run| core.frames.put_back(run.slot, 1));
+        assert!(core.frames.free() as usize == free && !core.frames.has_whole_window());
+        // What it wants is most of a block, as of a stream.
+        core.table.block(BlockId(3)).set_access(Access::Sequential);
+        if busy {
+            (0..1000).for_each(|n| core.demand.note_faulter(n as usize % 8 << 12, n));
+        }
+        let mut request = Request::default();
+        let first = fault::resolve_load(&core, &Strides::default(), BlockId(3).page(0), 1, &mut request);
+        let room = request.wants_room_for_block();
+        if room {
+            let again = fault::resolve_load(&core, &Strides::default(), BlockId(3).page(0), 1, &mut request);
+            assert!(matches!(again, Outcome::Installed(_)), "the second time anything will do");
+            assert!(!request.wants_room_for_block());
+        }
+        assert_eq!(first == Outcome::NoFrames, room);
+        room
+    };
+    assert!(asked(2, 100, false));
+    assert!(!asked(2, 1000, false), "frames are not short");
+    assert!(!asked(2, 100, true), "others want the processors");
+    assert!(!asked(1, 100, false), "there is no other processor");
+}
+
+#[test]
+fn a_stream_that_finds_its_block_staged_needs_no_room() {
+    let mut core = core_with(64 << 20, false);
+    core.demand = Demand::with_processors(2);
+    (0..4).for_each(|b| fill_block(&core, b, text));
     unmap(&core, BlockId(3));
-    store(&core, &mut bench, core.staged.pop().unwrap());
-    // Every second frame of what is free is in somebody's hand.
-    let mut held = Vec::new();
     while core.frames.credit() > 0 {
         core.frames.grow(&core.pager).unwrap();
     }
-    while let Some(run) = core.frames.take_run(1) {
-        held.push(run);
-    }
-    held.iter().filter(|run| run.slot.0 % 2 == 0).for_each(|run| core.frames.put_back(run.slot, 1));
-    assert!(core.frames.free() > 3 * 64 && !core.frames.has_whole_window());
-    // What it wants is most of a block, as of a stream.
+    let _held: Vec<_> = core::iter::from_fn(|| core.frames.take_run(1)).collect();
     core.table.block(BlockId(3)).set_access(Access::Sequential);
-    let mut request = Request::default();
-    let mut ask = |page| fault::resolve_load(&core, &Strides::default(), page, 1, &mut request);
-    assert_eq!(ask(BlockId(3).page(0)), Outcome::NoFrames);
-    assert!(matches!(ask(BlockId(3).page(0)), Outcome::Installed(_)), "the second time anything will do");
+    let got = fault::resolve_load(&core, &Strides::default(), BlockId(3).page(0), 1, &mut Request::default());
+    assert!(matches!(got, Outcome::Installed(_)), "{got:?}");
 }
 
 #[test]
