@@ -544,6 +544,23 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_of_first_touches_is_shared_behind_its_first_block_and_no_other_is() {
+        let stream = |stride, count, fresh| Ahead {
+            first: PageId(640),
+            stride,
+            count,
+            whose: Whose::Stream(0),
+            fresh,
+        };
+        let (mine, others) = stream(1, 4 * BLOCK_PAGES, true).shared();
+        assert_eq!((mine.first, mine.count), (PageId(640), 64));
+        assert_eq!(others.map(|a| (a.first, a.count, a.fresh)), Some((PageId(704), 192, true)));
+        for a in [stream(1, 64, true), stream(1, 256, false), stream(-1, 256, true)] {
+            assert_eq!(a.shared(), (a, None));
+        }
+    }
+
+    #[test]
     fn advice_brings_one_page_or_the_rest_of_the_block() {
         let wide = Stream { backwards: false, size: 16, lo: 0, hi: 16, depth: 2 };
         assert_eq!(wide.advised(Access::Any), wide);

@@ -158,7 +158,7 @@ fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_t
         // What it wants is most of a block, as of a stream.
         core.table.block(BlockId(3)).set_access(Access::Sequential);
         if busy {
-            (0..1000).for_each(|n| core.demand.note_faulter(n as usize % 8 << 12, n));
+            (0..1000).for_each(|n| core.demand.note_faulter((n as usize % 8) << 12, n));
         }
         let mut request = Request::default();
         let first = fault::resolve_load(&core, &Strides::default(), BlockId(3).page(0), 1, &mut request);
