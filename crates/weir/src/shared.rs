@@ -251,7 +251,7 @@ impl<P: Pager> Core<P> {
     #[inline]
     pub fn charge(&self, block: BlockId) {
         if self.table.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).charge_once() {
-            self.table.touch(block, CHARGED_BLOCKS);
+            self.table.touch(block);
             let bytes = u64::from(CHARGED_BLOCKS) * BLOCK_METADATA_BYTES;
             self.metadata_bytes.fetch_add(bytes, Ordering::SeqCst);
             self.apply_limits();

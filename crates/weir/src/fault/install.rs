@@ -105,10 +105,15 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
     }
     got.fresh = got.installed & absent;
     if got.installed != 0 {
-        core.table.block(block).add_resident(got.installed.count_ones() as i32);
-        core.resident.arrived(&core.table, block, arrival);
+        arrived(core, block, got.installed.count_ones(), arrival);
     }
     got
+}
+
+/// So many pages of a block are mapped. Under its lock.
+pub(super) fn arrived<P: Pager>(core: &Core<P>, block: BlockId, pages: u32, how: Arrival) {
+    core.table.block(block).add_resident(pages as i32);
+    core.resident.arrived(&core.table, block, how);
 }
 
 /// The pages of `mask` that are not resident. Under the block's lock.
@@ -198,29 +203,43 @@ fn fetch_run<P: Pager>(
     }
     let run = core.frames.take_run(len)?;
     let page = block.page(start);
-    let mut ready = 0;
-    while ready < run.n {
-        let zeroed = run.zeroed >> ready & 1 == 1;
-        if fetch(core, PageId(page.0 + ready), Slot(run.slot.0 + ready), zeroed).is_err() {
-            *lost |= 1 << (start + ready);
-            break;
-        }
-        ready += 1;
-    }
-    // Hashed, where nobody has done so yet, while the frames are still ours.
-    let (records, slots) = (core.keeps_copies(ready), core.keeps_slots());
     let mut keeps = [Keep::Nothing; BLOCK_PAGES as usize];
-    for i in (0..ready).filter(|_| records || slots) {
-        let hashed = |bytes: &mut PageBytes| keep_of(core, PageId(page.0 + i), bytes, records, slots);
-        keeps[i as usize] = with_frame(&core.pager, Slot(run.slot.0 + i), hashed);
+    let (ready, n) = fetch_and_fill(core, page, (run.slot, run.n, run.zeroed), &mut keeps);
+    if ready < run.n {
+        *lost |= 1 << (start + ready);
     }
-    let n = if ready > 0 { fill(core, page, run.slot, ready) } else { 0 };
     core.frames.moved_out(run.slot, n);
     core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
     for i in 0..n {
         finish(core, PageId(page.0 + i), keeps[i as usize]);
     }
     Some(n)
+}
+
+/// Fills free frames that follow each other (the first, how many, and which of the first 64 are zero) with the bytes of as many pages, up to
+/// one whose record is damaged, and moves them under the program. `keeps` has places for what may be kept of the first pages. How many were
+/// filled, and how many of these arrived.
+pub(super) fn fetch_and_fill<P: Pager>(
+    core: &Core<P>,
+    page: PageId,
+    (slot, n, zeroed): (Slot, u32, u64),
+    keeps: &mut [Keep],
+) -> (u32, u32) {
+    let wanted = !keeps.is_empty();
+    let (records, slots) = (wanted && core.keeps_copies(n), wanted && core.keeps_slots());
+    let mut ready = 0;
+    while ready < n {
+        let (page, slot) = (PageId(page.0 + ready), Slot(slot.0 + ready));
+        if fetch(core, page, slot, zeroed.unbounded_shr(ready) & 1 == 1).is_err() {
+            break;
+        }
+        // Hashed, where nobody has done so yet, while the frame is still ours.
+        if let Some(keep) = keeps.get_mut(ready as usize).filter(|_| records || slots) {
+            *keep = with_frame(&core.pager, slot, |bytes| keep_of(core, page, bytes, records, slots));
+        }
+        ready += 1;
+    }
+    (ready, if ready > 0 { fill(core, page, slot, ready) } else { 0 })
 }
 
 /// A single page: expanded into ordinary memory and copied into a new frame, which disturbs no other
@@ -252,7 +271,7 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u6
 }
 
 /// The bytes of one page into one frame. `Err` when its record is damaged.
-pub(super) fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
+fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
     with_frame(&core.pager, slot, |bytes| expand(core, page, bytes, zeroed))
 }
 
@@ -284,13 +303,7 @@ fn expand<P: Pager>(
 
 /// What is kept of a page, with the hash by which it will be known to be still true: the slot of a doubled page where
 /// `slots` are worth it, else the record where `records` are.
-pub(super) fn keep_of<P: Pager>(
-    core: &Core<P>,
-    page: PageId,
-    bytes: &PageBytes,
-    records: bool,
-    slots: bool,
-) -> Keep {
+fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: bool, slots: bool) -> Keep {
     let word = core.table.word(page).load();
     match word.state() {
         State::Pooled if slots && word.doubled() => Keep::Slot(codec::hash_page(bytes, core.seed)),

@@ -25,7 +25,7 @@ use install::bring_in;
 use load::Load;
 use readahead::Plan;
 pub use readahead::{Ahead, Whose};
-use span::{Of, bring_span, bring_two};
+use span::{bring_span, bring_two};
 pub use strides::Strides;
 use swapin::End;
 pub use swapin::loss;
@@ -234,8 +234,7 @@ pub fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
     if a.stride != 1 || !a.fresh {
         return Some(a);
     }
-    let pages = bring_span(core, a.first.block(), a.count / BLOCK_PAGES, state, Of::Fresh) * BLOCK_PAGES;
-    (pages < a.count).then_some(Ahead { first: PageId(a.first.0 + pages), count: a.count - pages, ..a })
+    a.behind(bring_span(core, a.first.block(), a.count / BLOCK_PAGES, state) * BLOCK_PAGES)
 }
 
 /// A fault on a page whose word says Resident: either another fault resolved it, or the page was

@@ -51,12 +51,16 @@ pub struct Ahead {
 impl Ahead {
     /// The first block of a stream of first touches, which the faulting thread goes on with, and the others, for another thread.
     pub fn shared(self) -> (Ahead, Option<Ahead>) {
-        if !self.fresh || self.stride != 1 || self.count <= BLOCK_PAGES {
+        if !self.fresh || self.stride != 1 {
             return (self, None);
         }
-        let others =
-            Ahead { first: PageId(self.first.0 + BLOCK_PAGES), count: self.count - BLOCK_PAGES, ..self };
-        (Ahead { count: BLOCK_PAGES, ..self }, Some(others))
+        (Ahead { count: self.count.min(BLOCK_PAGES), ..self }, self.behind(BLOCK_PAGES))
+    }
+
+    /// What is left of a stream that goes forwards, without its first `pages`.
+    pub fn behind(self, pages: u32) -> Option<Ahead> {
+        let first = PageId(self.first.0 + pages);
+        (pages < self.count).then(|| Ahead { first, count: self.count - pages, ..self })
     }
 }
 

@@ -6,9 +6,9 @@
 //! left to the thread that fetches ahead, so that both work at the same time.
 
 use super::fresh;
-use super::install::{Got, fetch, fill, finish, keep_of};
+use super::install::{Got, arrived, fetch_and_fill, finish};
 use super::readahead::{self, Plan, Whose};
-use crate::door::{Pager, with_frame};
+use crate::door::Pager;
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS};
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
@@ -31,10 +31,10 @@ pub enum Of {
     Pool,
 }
 
-/// Brings in up to `most` whole blocks from `first` on, leaving `state` as their readahead. Returns how many
-/// came; they are the first ones. Stops at a block that is busy, partly there, or dearer to fetch than `of` says.
-pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64, of: Of) -> u32 {
-    let plentiful = core.takes_new_frames() && of == Of::Fresh;
+/// Brings in up to `most` whole blocks never touched (or same-filled) from `first` on, leaving `state` as their readahead. Returns how many
+/// came; they are the first ones. Stops at a block that is busy, partly there, or dear to fetch.
+pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
+    let plentiful = core.takes_new_frames();
     let room = if plentiful { core.frames.credit() } else { core.frames.free() };
     let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
@@ -46,20 +46,21 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     let mut guards: [Option<LockGuard<'_>>; LIFT_BLOCKS as usize] = Default::default();
     let mut n = 0;
     while n < most && first.0 + n < core.table.pages() / BLOCK_PAGES {
-        let Some(guard) = whole_block(core, BlockId(first.0 + n), of) else { break };
+        let Some(guard) = whole_block(core, BlockId(first.0 + n), Of::Fresh) else { break };
         guards[n as usize] = Some(guard);
         n += 1;
     }
     if n < least {
         return 0;
     }
-    let (came, read) = if plentiful { (new_frames(core, first, n), 0) } else { free_frames(core, first, n) };
+    let (came, read) =
+        if plentiful { (new_frames(core, first, n), 0) } else { free_frames(core, first, n, &mut []) };
     for i in 0..n {
         let here = came.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         if here > 0 {
             let block = BlockId(first.0 + i);
             let last = came <= (i + 1) * BLOCK_PAGES;
-            arrived(core, block, here);
+            arrived(core, block, here, Arrival::Fetched);
             readahead::pass_on(core, block, state, here, if last { read } else { 0 });
         }
     }
@@ -70,11 +71,6 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     }
     drop(guards);
     came / BLOCK_PAGES
-}
-
-fn arrived<P: Pager>(core: &Core<P>, block: BlockId, pages: u32) {
-    core.table.block(block).add_resident(pages as i32);
-    core.resident.arrived(&core.table, block, Arrival::Fetched);
 }
 
 /// The block behind the one of a fault, that came along.
@@ -116,18 +112,19 @@ pub fn bring_two<'a, P: Pager>(
     }
     let absent = |block| core.table.in_state(block, u64::MAX, State::Absent);
     let (fresh, next_fresh) = (absent(block), absent(next));
-    let (came, _) = free_frames(core, block, POOLED_BLOCKS);
+    let mut keeps = [Keep::Nothing; (POOLED_BLOCKS * BLOCK_PAGES) as usize];
+    let (came, _) = free_frames(core, block, POOLED_BLOCKS, &mut keeps);
     if came == 0 {
         return None;
     }
     let here = came.min(BLOCK_PAGES);
     core.demand.note(came);
-    arrived(core, block, here);
+    arrived(core, block, here, Arrival::Fetched);
     let installed = run_mask(0, here);
     let mut second = Second { block: next, state, came: came - here, read: 0, _guard: guard };
     if second.came > 0 {
         second.read = (run_mask(0, second.came) & !next_fresh).count_ones();
-        arrived(core, next, second.came);
+        arrived(core, next, second.came, Arrival::Fetched);
     }
     Some((Got { installed, lost: 0, fresh: fresh & installed }, second))
 }
@@ -145,24 +142,11 @@ fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
     came
 }
 
-/// From the arena, by one MOVE. Pages that came, from the start, and how many of them had contents.
-fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> (u32, u32) {
+/// From the arena, by one MOVE; `keeps` as in [`fetch_and_fill`]. Pages that came, from the start, and how many of them had contents.
+fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32, keeps: &mut [Keep]) -> (u32, u32) {
     let Some((window, n)) = core.frames.take_windows(blocks) else { return (0, 0) };
-    let (page, slot, pages) = (first.page(0), window.slot(0), n * BLOCK_PAGES);
-    let mut keeps = [Keep::Nothing; (POOLED_BLOCKS * BLOCK_PAGES) as usize];
-    let (mut ready, mut read) = (0, 0);
-    let (records, slots) = (core.keeps_copies(pages), core.keeps_slots());
-    while ready < pages {
-        let (page, slot) = (PageId(page.0 + ready), Slot(slot.0 + ready));
-        if fetch(core, page, slot, false).is_err() {
-            break;
-        }
-        if let Some(keep) = keeps.get_mut(ready as usize) {
-            *keep = with_frame(&core.pager, slot, |bytes| keep_of(core, page, bytes, records, slots));
-        }
-        ready += 1;
-    }
-    let moved = if ready > 0 { fill(core, page, slot, ready) } else { 0 };
+    let (page, mut read) = (first.page(0), 0);
+    let (_, moved) = fetch_and_fill(core, page, (window.slot(0), n * BLOCK_PAGES, 0), keeps);
     for i in 0..n {
         let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         let slot = WindowId(window.0 + i).slot(0);

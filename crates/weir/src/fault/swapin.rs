@@ -398,7 +398,6 @@ fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, page: PageId, job: &J
 
 fn arrived<P: Pager>(core: &Core<P>, block: BlockId, installed: u64) {
     if installed != 0 {
-        core.table.block(block).add_resident(installed.count_ones() as i32);
-        core.resident.arrived(&core.table, block, Arrival::Fetched);
+        install::arrived(core, block, installed.count_ones(), Arrival::Fetched);
     }
 }

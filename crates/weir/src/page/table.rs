@@ -45,17 +45,13 @@ impl PageTable {
         PageWord(&self.words.row(page.0 as usize)[0])
     }
 
-    /// Has the kernel give memory to the words of a block and of those beside it, up to a whole number of `blocks`. If they were read
+    /// Has the kernel give memory to the words of a block and of those that are charged with it. If they were read
     /// first, the first write after it would fault again, and interrupt every processor on which the program runs to take the
     /// page of zeros away.
-    pub fn touch(&self, block: BlockId, blocks: u32) {
-        let first = block.0 / blocks * blocks;
-        let all = (first..first + blocks).map(|b| BlockId(b).page(0).0);
-        all.filter(|page| *page < self.pages()).for_each(|page| {
-            // An `or` with nothing would be compiled to a read; this writes whatever it finds.
-            let word = &self.words.row(page as usize)[0];
-            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
-        });
+    pub fn touch(&self, block: BlockId) {
+        // An `or` with nothing would be compiled to a read; this writes whatever it finds.
+        let word = &self.words.row(block.page(0).0 as usize)[0];
+        let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The second word of a page: hash of the kept copy, value of a same-filled page, slot of a doubled one.
