@@ -44,7 +44,7 @@ const BACKGROUND_BATCH: u32 = 64;
 /// Frames freed by a fault for itself: for single pages a few, for streams more than a block,
 /// which they take.
 const DIRECT_BATCH: u32 = 16;
-const DIRECT_BATCH_STREAM: u32 = 4 * BLOCK_PAGES;
+const DIRECT_BATCH_STREAM: u32 = 2 * BLOCK_PAGES;
 
 const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, tid: 0 };
 
