@@ -1,6 +1,8 @@
 //! Page codecs: LZ4 through the C library with our own state (no malloc), byte shuffle for
 //! typed data, the same-filled test, and the content hash.
 
+pub mod zstd;
+
 use crate::mem::PAGE_BYTES;
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;

@@ -82,6 +82,8 @@ pub enum OptionId {
     FrameOrder,
     /// `loads`
     Loads,
+    /// `cold`
+    Cold,
 }
 
 /// Everything there is to know about one option.
@@ -122,7 +124,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 20] = [
+pub const OPTIONS: [OptionSpec; 21] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -187,7 +189,7 @@ pub const OPTIONS: [OptionSpec; 20] = [
         "adaptive",
         "When pool pages are written to swap (no effect without swap)",
     ),
-    spec(OptionId::Codec, "codec", "WEIR_CODEC", "auto|lz4|none", "auto", "How pages are compressed"),
+    spec(OptionId::Codec, "codec", "WEIR_CODEC", "auto|lz4|zstd|none", "auto", "How pages are compressed"),
     spec(
         OptionId::Faults,
         "faults",
@@ -284,6 +286,17 @@ pub const OPTIONS: [OptionSpec; 20] = [
             "Whether an instruction that loads may be given its value without its page being brought in",
         )
     },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::Cold,
+            "cold",
+            "WEIR_COLD",
+            "recompress|keep|eager",
+            "recompress",
+            "Whether pool pages that nobody wants for a while are compressed again with zstd while a processor idles; eager: all, at once",
+        )
+    },
 ];
 
 /// Where pages go when the pool is full.
@@ -330,8 +343,21 @@ pub enum Codec {
     Auto,
     /// LZ4 for every page that shrinks.
     Lz4,
+    /// zstd for every page that shrinks.
+    Zstd,
     /// Only same-filled pages are recognised; all others are kept raw.
     None,
+}
+
+/// What is done with pool pages that nobody wants for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cold {
+    /// They are compressed again with zstd, while a processor idles.
+    Recompress,
+    /// Nothing.
+    Keep,
+    /// Also pages that were wanted, at once and in any budget (tests).
+    Eager,
 }
 
 /// Who serves page faults.
@@ -411,6 +437,8 @@ pub struct Settings {
     pub frames_in_order: bool,
     /// Instructions that load may be given their values without their pages being brought in.
     pub answers_loads: bool,
+    /// What is done with cold pages of the pool.
+    pub cold: Cold,
 }
 
 /// A value that an option does not take.
@@ -464,6 +492,7 @@ impl Settings {
             store_batch: STORE_BATCH_MAX,
             frames_in_order: true,
             answers_loads: true,
+            cold: Cold::Recompress,
         };
         for option in &OPTIONS {
             let given = value(option).filter(|text| !text.trim().is_empty());
@@ -494,30 +523,34 @@ impl Settings {
                         ("writethrough", Policy::Writethrough),
                         ("adaptive", Policy::Adaptive),
                     ],
-                    &[],
                 )?;
             }
             OptionId::Codec => {
-                let known = [("auto", Codec::Auto), ("lz4", Codec::Lz4), ("none", Codec::None)];
-                self.codec = choice(text, &known, &["zstd"])?;
+                let known = [
+                    ("auto", Codec::Auto),
+                    ("lz4", Codec::Lz4),
+                    ("zstd", Codec::Zstd),
+                    ("none", Codec::None),
+                ];
+                self.codec = choice(text, &known)?;
             }
             OptionId::Faults => {
                 let known = [("auto", Faults::Auto), ("inline", Faults::Inline), ("thread", Faults::Thread)];
-                self.faults = choice(text, &known, &[])?;
+                self.faults = choice(text, &known)?;
             }
             OptionId::MinAlloc => self.min_alloc = size_of(text, total_ram)?,
             OptionId::Fork => {
                 let known = [("share", Fork::Share), ("copy", Fork::Copy), ("refuse", Fork::Refuse)];
-                self.fork = choice(text, &known, &[])?;
+                self.fork = choice(text, &known)?;
             }
             OptionId::Mlock => {
-                self.mlock = choice(text, &[("honour", Mlock::Honour), ("deny", Mlock::Deny)], &[])?;
+                self.mlock = choice(text, &[("honour", Mlock::Honour), ("deny", Mlock::Deny)])?;
             }
             OptionId::Stats => self.stats = (!text.is_empty()).then(|| PathBuf::from(text)),
             OptionId::Quiet => self.quiet = switch(text)?,
             OptionId::Pager => {
                 let known = [("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy)];
-                self.pager = choice(text, &known, &[])?;
+                self.pager = choice(text, &known)?;
             }
             OptionId::UnmapBatch => {
                 self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?;
@@ -526,10 +559,14 @@ impl Settings {
                 self.store_batch = whole_number(text, STORE_BATCH_MAX)?;
             }
             OptionId::FrameOrder => {
-                self.frames_in_order = choice(text, &[("kept", true), ("scattered", false)], &[])?;
+                self.frames_in_order = choice(text, &[("kept", true), ("scattered", false)])?;
+            }
+            OptionId::Cold => {
+                let known = [("recompress", Cold::Recompress), ("keep", Cold::Keep), ("eager", Cold::Eager)];
+                self.cold = choice(text, &known)?;
             }
             OptionId::Loads => {
-                self.answers_loads = choice(text, &[("answer", true), ("bring", false)], &[])?;
+                self.answers_loads = choice(text, &[("answer", true), ("bring", false)])?;
             }
         }
         Ok(())
@@ -598,10 +635,10 @@ fn set_swap(setting: Option<&mut SwapSetting>, option: OptionId, text: &str) -> 
     match option {
         OptionId::SwapDir if text.is_empty() => {}
         OptionId::SwapDir => setting.dir = PathBuf::from(text),
-        OptionId::SwapEncryption => setting.encryption = choice(text, &[("on", true), ("none", false)], &[])?,
+        OptionId::SwapEncryption => setting.encryption = choice(text, &[("on", true), ("none", false)])?,
         OptionId::SwapIo => {
             let known = [("auto", SwapIo::Auto), ("uring", SwapIo::Uring), ("threads", SwapIo::Threads)];
-            setting.io = choice(text, &known, &[])?;
+            setting.io = choice(text, &known)?;
         }
         _ => {
             setting.batch = whole_number(text, DEFAULT_SWAP_BATCH)?;
@@ -632,15 +669,12 @@ fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-fn choice<T: Copy>(text: &str, known: &[(&str, T)], planned: &[&str]) -> Result<T, String> {
+fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     let word = text.trim();
     if let Some((_, value)) = known.iter().find(|(name, _)| *name == word) {
         return Ok(*value);
     }
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    if planned.contains(&word) {
-        return Err(format!("'{word}' is not built yet; use one of: {}", names.join(", ")));
-    }
     Err(format!("expected one of: {}", names.join(", ")))
 }
 

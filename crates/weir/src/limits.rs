@@ -6,6 +6,9 @@ use crate::page::id::BLOCK_PAGES;
 /// engine's own tables leave no room for the program.
 pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
 
+/// Cold records are not compressed again in a smaller budget, in bytes: zstd's contexts are some 700 KiB.
+pub const RECOMPRESS_BUDGET_MIN: u64 = 64 << 20;
+
 /// Managed address space asked for first; halved until the reservation succeeds (RLIMIT_AS).
 pub const SPACE_BYTES_MAX: u64 = 1 << 40;
 /// Smallest managed space worth starting with, as a multiple of the budget.

@@ -1,14 +1,14 @@
 //! What both paths share: the page table, the resident set, frames, pool, statistics and the pager.
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
+pub mod cold;
 pub mod copies;
 pub mod policy;
 pub mod share;
 pub mod swapping;
 
 use crate::admission::Admission;
-use crate::config::Codec as CodecSetting;
-use crate::config::UNMAP_BATCH_MAX;
+use crate::config::{Codec as CodecSetting, Cold, UNMAP_BATCH_MAX};
 use crate::demand::Demand;
 use crate::door::Pager;
 use crate::error::StartError;
@@ -29,8 +29,11 @@ use crate::stats::{self, Stats};
 use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
 use crate::trials::Trials;
+use cold::ColdWalk;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::Mutex;
 use swapping::Swapping;
+use weir_os::codec::zstd::CONTEXTS_BYTES;
 use weir_os::mem::{PAGE_BYTES, Table};
 use weir_os::shards::Line;
 use weir_os::thread;
@@ -114,6 +117,12 @@ pub struct Core<P: Pager> {
     pub trials: Trials,
     /// Loads may be answered.
     pub answers_loads: bool,
+    /// What is done with cold pages of the pool.
+    pub cold: Cold,
+    /// The walk that does it.
+    pub cold_walk: Mutex<ColdWalk>,
+    /// The contexts of zstd are charged to the budget.
+    zstd_charged: AtomicBool,
     /// Which pages are worth a frame.
     pub admission: Admission,
     /// The program's time between its faults.
@@ -166,6 +175,9 @@ impl<P: Pager> Core<P> {
             demand: Demand::default(),
             trials: Trials::default(),
             answers_loads: true,
+            cold: Cold::Keep,
+            cold_walk: Mutex::default(),
+            zstd_charged: AtomicBool::new(false),
             admission: Admission::new(limit).map_err(memory)?,
             meter: Meter::default(),
             progress: Line::default(),
@@ -177,6 +189,9 @@ impl<P: Pager> Core<P> {
         core.metadata_bytes.store(core.admission.bytes(), Ordering::Relaxed);
         core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);
         core.apply_limits();
+        if codec == CodecSetting::Zstd {
+            core.charge_zstd();
+        }
         Ok(core)
     }
 
@@ -192,6 +207,15 @@ impl<P: Pager> Core<P> {
         let bytes = self.swapping.as_ref().map_or(0, Swapping::uncharged_bytes);
         if bytes > 0 {
             self.metadata_bytes.fetch_add(bytes, Ordering::SeqCst);
+            self.apply_limits();
+            self.shed_excess();
+        }
+    }
+
+    /// Charges the contexts of zstd, before they are used.
+    pub fn charge_zstd(&self) {
+        if !self.zstd_charged.swap(true, Ordering::Relaxed) {
+            self.metadata_bytes.fetch_add(CONTEXTS_BYTES, Ordering::SeqCst);
             self.apply_limits();
             self.shed_excess();
         }
@@ -463,6 +487,7 @@ impl<P: Pager> Core<P> {
         s.pool_limit_bytes.store(most, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
         s.moves_untold.store(self.pager.untold(), Ordering::Relaxed);
+        s.zstd_expanded.store(self.pool.zstd_expanded(), Ordering::Relaxed);
         let (waits, ns) = sync::waits();
         s.lock_waits.store(waits, Ordering::Relaxed);
         s.lock_wait_ns.store(ns, Ordering::Relaxed);

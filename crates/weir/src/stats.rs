@@ -150,6 +150,14 @@ counters! {
         kept_dropped "weir_kept_dropped",
         /// Pool records moved by compaction.
         pool_moved "weir_pool_moved",
+        /// Cold pool records that were compressed again with zstd to see whether they get smaller.
+        recompress_tried "weir_recompress_tried",
+        /// And did, and took the place of the old ones.
+        recompressed "weir_recompressed",
+        /// Bytes that these were smaller.
+        recompress_saved_bytes "weir_recompress_saved_bytes",
+        /// zstd records of the pool expanded.
+        zstd_expanded "weir_zstd_expanded",
         /// Pages that went to the swap file without a write: the slot kept of them was still true.
         swap_clean "weir_swap_clean",
         /// Pages taken back or given up while they were written.

@@ -2,9 +2,11 @@
 
 use super::inline::GateHalf;
 use super::{Engine, swapfile};
-use crate::config::{Pager as PagerKind, Settings};
+use crate::config::{Codec, Cold, Pager as PagerKind, Settings};
 use crate::error::StartError;
-use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN};
+use crate::limits::{
+    BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN,
+};
 use crate::page::id::BLOCK_PAGES;
 use crate::reclaim::compress::Bench;
 use crate::shared::{Core, Geometry};
@@ -73,6 +75,11 @@ impl Engine<KernelPager> {
         core.unmap_batch = settings.unmap_batch.into();
         core.store_batch = settings.store_batch.into();
         core.answers_loads = settings.answers_loads;
+        core.cold = match settings.cold {
+            _ if settings.codec != Codec::Auto || !weir_os::codec::zstd::contexts_fit() => Cold::Keep,
+            Cold::Recompress if budget < RECOMPRESS_BUDGET_MIN => Cold::Keep,
+            cold => cold,
+        };
         core.frames.set_scatter(!settings.frames_in_order);
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);

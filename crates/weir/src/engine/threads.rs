@@ -13,7 +13,7 @@ use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::State;
 use crate::reclaim::compress::Bench;
-use crate::reclaim::{self, Effort, room, share, through, writeback};
+use crate::reclaim::{self, Effort, recompress, room, share, through, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -279,6 +279,29 @@ impl Engine<KernelPager> {
             self.write_through(idle);
             self.shrink_pool();
             self.housekeeping(idle);
+            self.recompress();
+        }
+    }
+
+    /// Cold pool pages get smaller while nobody wants frames.
+    fn recompress(&self) {
+        let start = thread::now_ns();
+        let mut now = start;
+        while self.core.kick.load(Ordering::Relaxed) == 0 {
+            let due = {
+                // Out of the gate after every stretch: a fork may be waiting.
+                let _inside = self.gate.enter();
+                recompress::work(&self.core, now)
+            };
+            now = thread::now_ns();
+            let Some(rest) = due.map(|due| due.saturating_sub(now)) else { return };
+            if now + rest > start + IDLE_NS {
+                return;
+            }
+            if rest > 0 {
+                let _ = thread::futex_wait(&self.core.kick, 0, Some(rest));
+                now = thread::now_ns();
+            }
         }
     }
 

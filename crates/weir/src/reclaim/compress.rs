@@ -71,6 +71,12 @@ pub fn compress<'a>(bench: &'a mut Bench, buffer: usize, setting: Setting, page:
         return Form::Stuck;
     }
     let (scratch, out) = (&mut bench.scratch, &mut bench.out[buffer]);
+    if setting == Setting::Zstd {
+        return match codec::zstd::compress(page, out) {
+            Some(n) => Form::Record(Codec::Zstd, bench.bytes(buffer, n)),
+            None => Form::Stuck,
+        };
+    }
     let typed = setting == Setting::Auto && codec::looks_typed(page);
     let first = if typed {
         codec::shuffle_lz4_compress(scratch, page, out).map(|n| (Codec::ShuffleLz4, n))

@@ -8,6 +8,7 @@ pub mod compress;
 pub mod discard;
 mod held;
 pub mod lift;
+pub mod recompress;
 pub mod room;
 pub mod share;
 pub mod store;

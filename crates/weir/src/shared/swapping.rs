@@ -358,5 +358,6 @@ pub fn expand(codec: Codec, bytes: &[u8], page: &mut PageBytes) -> bool {
         Codec::Raw => false,
         Codec::Lz4 => codec::lz4_expand(bytes, page),
         Codec::ShuffleLz4 => codec::shuffle_lz4_expand(bytes, page),
+        Codec::Zstd => codec::zstd::expand(bytes, page),
     }
 }

@@ -145,6 +145,7 @@ impl Tools {
                 match codec {
                     Codec::Lz4 => Stored::Lz4(at, bytes.len()),
                     Codec::ShuffleLz4 => Stored::Shuffled(at, bytes.len()),
+                    Codec::Zstd => Stored::Zstd(at, bytes.len()),
                 }
             }
             Form::Stuck => self.raw(page, at),

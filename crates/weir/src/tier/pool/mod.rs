@@ -2,18 +2,17 @@
 //! each, in windows of the frame arena.
 //!
 //! A window given to the pool has 64 frames, cut into 8 spans of 32 KiB. When its last record
-//! dies the window goes straight back to the frame allocator. A record begins with an 8-byte
-//! header that names its page, so that compaction can find the word to change:
-//!
-//! ```text
-//! bit 0        32       45      48          64
-//! | page number | length | codec | 0x57e1    | compressed bytes ...
-//! ```
+//! dies the window goes straight back to the frame allocator. A record begins with a header that names its page (`record.rs`), so
+//! that compaction can find the word to change.
 //!
 //! Locking: `Pool::lock` guards spans and lists and is a leaf. A record's bytes belong to whoever
 //! holds the lock of the block of its page, or to the storer until the page word names it.
 
 mod class;
+mod record;
+
+pub use record::{Age, Codec, Damaged, saving};
+use record::{HEADER_BYTES, header_of, len_of};
 
 use crate::door::{Pager, with_bytes};
 use crate::frames::Frames;
@@ -24,20 +23,9 @@ use crate::stats::{self, Stats};
 use crate::sync::{Lock, Ordering};
 use class::{CLASSES, SPAN_BYTES, class_of, objects, size_of_class};
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use weir_os::codec::{self, PageBytes};
 use weir_os::mem::{PAGE_BYTES, Table};
 use weir_os::sys::Errno;
 use weir_os::thread;
-
-/// How a record's bytes were made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Codec {
-    /// LZ4.
-    Lz4 = 1,
-    /// Byte shuffle (stride 8), then LZ4.
-    ShuffleLz4 = 2,
-}
 
 /// The pool could not take a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,21 +36,15 @@ pub enum NoRoom {
     Frames,
 }
 
-/// A record that is not its page's, or does not expand to a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Damaged;
-
 /// A span: 32 KiB of the arena, numbered from its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpanId(u32);
+pub struct SpanId(pub u32);
 
 /// Windows looked at under one hold of the lock: about 2 us.
 const WINDOWS_PER_HOLD: u32 = 32;
 /// Holds of the lock for new records of which one in about so many is timed: often enough to know what a hold costs.
 const TIMED_ONE_IN: u64 = 61;
 const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
-const HEADER_BYTES: usize = 8;
-const MAGIC: u64 = 0x57e1;
 /// Words of a span row: 8 of bitmap (1 = used), then class and count, then links.
 const META: usize = 8;
 const LINKS: usize = 9;
@@ -92,6 +74,8 @@ pub struct Pool {
     owned: AtomicU32,
     limit: AtomicU32,
     hand: AtomicU32,
+    /// Records of zstd that were expanded.
+    zstd_expanded: AtomicU64,
 }
 
 /// A record on its way to another place or out: where it is and whose it is.
@@ -117,6 +101,7 @@ impl Pool {
             owned: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
             hand: AtomicU32::new(0),
+            zstd_expanded: AtomicU64::new(0),
         })
     }
 
@@ -162,7 +147,7 @@ impl Pool {
         codec: Codec,
         bytes: &[u8],
     ) {
-        let header = u64::from(page.0) | (bytes.len() as u64) << 32 | (codec as u64) << 45 | MAGIC << 48;
+        let header = header_of(page, codec, bytes.len());
         with_bytes(pager, offset(handle), HEADER_BYTES + bytes.len(), |b| {
             b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
             b[HEADER_BYTES..].copy_from_slice(bytes);
@@ -264,74 +249,6 @@ impl Pool {
         }
     }
 
-    /// Expands a record into `dst`. `Err` when the record is not this page's or damaged.
-    pub fn expand<P: Pager>(
-        &self,
-        pager: &P,
-        handle: Handle,
-        page: PageId,
-        dst: &mut PageBytes,
-    ) -> Result<(), Damaged> {
-        let (len, codec) = self.header(pager, handle, page)?;
-        let ok = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
-            Codec::Lz4 => codec::lz4_expand(src, dst),
-            Codec::ShuffleLz4 => codec::shuffle_lz4_expand(src, dst),
-        });
-        if ok { Ok(()) } else { Err(Damaged) }
-    }
-
-    /// Expands a record and lends the page. `Err` as for `expand`.
-    pub fn expand_and_lend<P: Pager, R>(
-        &self,
-        pager: &P,
-        handle: Handle,
-        page: PageId,
-        f: impl FnOnce(&PageBytes) -> R,
-    ) -> Result<R, Damaged> {
-        let (len, codec) = self.header(pager, handle, page)?;
-        let lent = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
-            Codec::Lz4 => codec::lz4_lend(src, f),
-            Codec::ShuffleLz4 => {
-                let mut bytes = [0; PAGE_BYTES];
-                codec::shuffle_lz4_expand(src, &mut bytes).then(|| f(&bytes))
-            }
-        });
-        lent.ok_or(Damaged)
-    }
-
-    /// Expands the beginning of a record, `len` bytes of the page, and lends it. `Err` as for `expand`.
-    pub fn lend_start<P: Pager, R>(
-        &self,
-        pager: &P,
-        handle: Handle,
-        page: PageId,
-        len: usize,
-        f: impl FnOnce(&[u8]) -> R,
-    ) -> Result<R, Damaged> {
-        let (bytes, codec) = self.header(pager, handle, page)?;
-        let lent = with_bytes(pager, offset(handle) + HEADER_BYTES, bytes, |src| match codec {
-            Codec::Lz4 => codec::lz4_lend_start(src, len, f),
-            // Each of its planes has a part of every word.
-            Codec::ShuffleLz4 => {
-                let mut page = [0; PAGE_BYTES];
-                codec::shuffle_lz4_expand(src, &mut page).then(|| f(&page[..len]))
-            }
-        });
-        lent.ok_or(Damaged)
-    }
-
-    /// Lends a record's bytes as they are. `Err` as for `expand`.
-    pub fn lend<P: Pager, R>(
-        &self,
-        pager: &P,
-        handle: Handle,
-        page: PageId,
-        f: impl FnOnce(Codec, &[u8]) -> R,
-    ) -> Result<R, Damaged> {
-        let (len, codec) = self.header(pager, handle, page)?;
-        Ok(with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| f(codec, src)))
-    }
-
     /// Whether it has its whole share of windows, or more, and its records leave less than one part in `share` of that share.
     pub fn is_tight(&self, share: u64) -> bool {
         let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
@@ -355,35 +272,14 @@ impl Pool {
         u64::from(self.owned()) * 1000 / u64::from(self.limit().max(1))
     }
 
-    fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), Damaged> {
-        let h = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b));
-        let len = (h >> 32 & 0x1fff) as usize;
-        let codec = match h >> 45 & 7 {
-            1 => Codec::Lz4,
-            2 => Codec::ShuffleLz4,
-            _ => return Err(Damaged),
-        };
-        if h >> 48 != MAGIC || h as u32 != page.0 || len > RECORD_BYTES_MAX {
-            Err(Damaged)
-        } else {
-            Ok((len, codec))
-        }
-    }
-
-    /// A record's page changed its number (`mremap`). Under the locks of both blocks.
-    pub fn rename<P: Pager>(&self, pager: &P, handle: Handle, to: PageId) {
-        with_bytes(pager, offset(handle), 4, |b| b.copy_from_slice(&to.0.to_le_bytes()));
-    }
-
     /// Frees a record that no page word names any more.
     pub fn free<P: Pager>(&self, pager: &P, frames: &Frames, stats: &Stats, handle: Handle) {
         let len = with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
-            let h = read_u64(b);
-            assert_eq!(h >> 48, MAGIC, "a pool record was freed twice");
+            let len = len_of(read_u64(b));
             b.fill(0);
-            h >> 32 & 0x1fff
+            len.expect("a pool record was freed twice")
         });
-        stats.pool_stored_bytes().sub(len);
+        stats.pool_stored_bytes().sub(len as u64);
         stats.pool_logical_bytes().sub(PAGE_BYTES as u64);
         if let Some(window) = self.release(handle) {
             frames.put_window(window, u64::MAX, 0);
@@ -557,6 +453,19 @@ impl Pool {
             .filter(|w| self.windows.row(w.0 as usize).load(Ordering::Relaxed) != 0)
     }
 
+    /// Records of zstd expanded so far.
+    pub fn zstd_expanded(&self) -> u64 {
+        self.zstd_expanded.load(Ordering::Relaxed)
+    }
+
+    /// The first span from this one on that has records, for a walk over all. It may be empty by the time it is looked at.
+    pub fn first_span(&self, from: u32) -> Option<SpanId> {
+        (from..self.spans.len() as u32).map(SpanId).find(|id| {
+            let owned = self.windows.row(window_of(*id)).load(Ordering::Relaxed) != 0;
+            owned && matches!(self.meta(*id), (class, 1..) if class != NO_CLASS)
+        })
+    }
+
     /// The next span of the clock with records, for sweeps over kept copies.
     pub fn next_span(&self) -> Option<SpanId> {
         let _guard = self.lock.lock();
@@ -616,7 +525,7 @@ impl Pool {
             self.reserve_in_class(class)?
         };
         let mut buf = [0u8; HEADER_BYTES + RECORD_BYTES_MAX];
-        let len = with_bytes(pager, offset(from), HEADER_BYTES, |b| (read_u64(b) >> 32 & 0x1fff) as usize);
+        let len = with_bytes(pager, offset(from), HEADER_BYTES, |b| len_of(read_u64(b)).unwrap_or(0));
         let total = HEADER_BYTES + len;
         with_bytes(pager, offset(from), total, |b| buf[..total].copy_from_slice(b));
         with_bytes(pager, offset(to), total, |b| b.copy_from_slice(&buf[..total]));

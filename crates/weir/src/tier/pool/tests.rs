@@ -3,6 +3,7 @@
 use super::*;
 use crate::sim::FakePager;
 use std::collections::HashMap;
+use weir_os::codec::{self, PageBytes};
 
 fn setup(windows: u32) -> (Pool, Frames, FakePager, Stats) {
     let frames = Frames::new(windows, 0, windows * 64).unwrap();

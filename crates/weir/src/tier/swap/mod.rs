@@ -65,11 +65,15 @@ pub enum Codec {
     Lz4 = 2,
     /// Byte shuffle (stride 8), then LZ4.
     ShuffleLz4 = 3,
+    /// zstd.
+    Zstd = 4,
 }
 
 impl Codec {
     fn from_tag(tag: u64) -> Option<Codec> {
-        [Codec::Raw, Codec::Lz4, Codec::ShuffleLz4].into_iter().find(|codec| *codec as u64 == tag)
+        [Codec::Raw, Codec::Lz4, Codec::ShuffleLz4, Codec::Zstd]
+            .into_iter()
+            .find(|codec| *codec as u64 == tag)
     }
 }
 
@@ -78,6 +82,7 @@ impl From<super::pool::Codec> for Codec {
         match codec {
             super::pool::Codec::Lz4 => Codec::Lz4,
             super::pool::Codec::ShuffleLz4 => Codec::ShuffleLz4,
+            super::pool::Codec::Zstd => Codec::Zstd,
         }
     }
 }
