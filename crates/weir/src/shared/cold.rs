@@ -25,6 +25,8 @@ const REST_NS_MAX: u64 = 500_000_000;
 pub const WANTED_MIN: u64 = 500;
 /// Until there is something to do again, ns.
 const AGAIN_NS: u64 = 1_000_000_000;
+/// Until frames may be less short, ns.
+const SHORT_NS: u64 = 10_000_000;
 /// Records after which it is judged whether they get smaller.
 pub const VERDICT: u32 = 256;
 /// As above.
@@ -81,9 +83,14 @@ impl ColdWalk {
         AGE_NS_MIN << self.doublings
     }
 
-    /// Nothing can be done now.
+    /// There is nothing to do, or no place in the pool.
     pub fn wait(&mut self, now_ns: u64) {
         self.due_ns = now_ns + AGAIN_NS;
+    }
+
+    /// Faults need the frames that there are.
+    pub fn wait_a_little(&mut self, now_ns: u64) {
+        self.due_ns = now_ns + SHORT_NS;
     }
 
     /// Begins a lap, if enough pages were wanted since the last one: so many so far, and so many zstd records expanded. Whether there is one.
