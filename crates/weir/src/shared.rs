@@ -487,7 +487,9 @@ impl<P: Pager> Core<P> {
         s.pool_limit_bytes.store(most, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
         s.moves_untold.store(self.pager.untold(), Ordering::Relaxed);
-        s.zstd_expanded.store(self.pool.zstd_expanded(), Ordering::Relaxed);
+        let (zstd, zstd_in) = self.pool.zstd_records();
+        s.zstd_pages.store(zstd, Ordering::Relaxed);
+        s.zstd_in.store(zstd_in, Ordering::Relaxed);
         let (waits, ns) = sync::waits();
         s.lock_waits.store(waits, Ordering::Relaxed);
         s.lock_wait_ns.store(ns, Ordering::Relaxed);

@@ -156,8 +156,10 @@ counters! {
         recompressed "weir_recompressed",
         /// Bytes that these were smaller.
         recompress_saved_bytes "weir_recompress_saved_bytes",
-        /// zstd records of the pool expanded.
-        zstd_expanded "weir_zstd_expanded",
+        /// Pages that lie in the pool as zstd.
+        zstd_pages "weir_zstd_pages",
+        /// Pages brought in from there.
+        zstd_in "weir_zstd_in",
         /// Pages that went to the swap file without a write: the slot kept of them was still true.
         swap_clean "weir_swap_clean",
         /// Pages taken back or given up while they were written.

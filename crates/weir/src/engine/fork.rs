@@ -74,6 +74,7 @@ impl Engine<KernelPager> {
 
     /// In the parent, or when the fork failed.
     pub fn fork_done(&self) {
+        self.leave_records_alone();
         self.inline.closer.store(0, Ordering::Relaxed);
         self.gate.open();
     }
@@ -98,12 +99,20 @@ impl Engine<KernelPager> {
         // Free frames are shared with the parent; writing to them would copy garbage.
         self.core.frames.shed_all_free(&self.core.pager);
         self.core.kick.store(0, Ordering::Relaxed);
+        self.leave_records_alone();
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]
         self.inline.forget_calls(weir_os::thread::id(), &mut |pins| self.core.pins.release(pins));
         self.gate.open();
         self.wipe_in_child();
+    }
+
+    /// Marking records would copy the pages that they lie in, in both processes.
+    fn leave_records_alone(&self) {
+        if let Ok(mut walk) = self.core.cold_walk.try_lock() {
+            walk.forked(weir_os::thread::now_ns());
+        }
     }
 
     /// `MADV_WIPEONFORK` and `MADV_DONTFORK`: the child reads zeros, or has nothing there.

@@ -362,7 +362,7 @@ fn live(policy: Policy) -> (u64, u64) {
         }
         let stats = &w.engine.core.stats;
         recompressed += get(&stats.recompressed);
-        wanted += w.engine.core.pool.zstd_expanded();
+        wanted += w.engine.core.pool.zstd_records().1;
         (through, free) = (through + get(&stats.swap_through), free + get(&stats.swap_evicted_free));
         assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
         let before = world(seed).engine.core.frames.limit();

@@ -26,6 +26,8 @@ use weir_os::uffd::FaultMessage;
 const INTAKE: usize = 32;
 /// How long the background thread sleeps when nobody wakes it.
 const IDLE_NS: u64 = 50_000_000;
+/// Stretches of recompression between other chores, with their rests. As much of the time stays for sleep.
+const RECOMPRESS_NS: u64 = IDLE_NS / 2;
 /// Longest stretch of compaction between other chores, and how many times as long it rests afterwards.
 const COMPACT_NS_MAX: u64 = 1_000_000;
 const COMPACT_REST: u64 = 19;
@@ -285,22 +287,19 @@ impl Engine<KernelPager> {
 
     /// Cold pool pages get smaller while nobody wants frames.
     fn recompress(&self) {
-        let start = thread::now_ns();
-        let mut now = start;
+        let end = thread::now_ns() + RECOMPRESS_NS;
         while self.core.kick.load(Ordering::Relaxed) == 0 {
             let due = {
                 // Out of the gate after every stretch: a fork may be waiting.
                 let _inside = self.gate.enter();
-                recompress::work(&self.core, now)
+                recompress::work(&self.core, thread::now_ns())
             };
-            now = thread::now_ns();
-            let Some(rest) = due.map(|due| due.saturating_sub(now)) else { return };
-            if now + rest > start + IDLE_NS {
-                return;
-            }
-            if rest > 0 {
-                let _ = thread::futex_wait(&self.core.kick, 0, Some(rest));
-                now = thread::now_ns();
+            match due {
+                Some(due) if due < end => {
+                    let rest = due.saturating_sub(thread::now_ns()).max(1);
+                    let _ = thread::futex_wait(&self.core.kick, 0, Some(rest));
+                }
+                _ => return,
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Recompress: records of the pool that nobody has wanted for a while are made again with zstd, so that the pool holds the same pages in
 //! less RAM. By the background thread, while a processor idles; `shared/cold.rs` says when, and when not.
 
+use super::room;
 use crate::config::Cold;
 use crate::door::Pager;
 use crate::limits::RECORD_BYTES_MAX;
@@ -16,7 +17,7 @@ use weir_os::mem::PAGE_BYTES;
 use weir_os::thread;
 
 /// Records looked at under one hold of the pool's lock.
-const CHUNK: usize = 16;
+const CHUNK: usize = 8;
 const NOWHERE: Located = Located { handle: Handle(0), page: PageId(0) };
 
 /// What became of a record.
@@ -46,14 +47,16 @@ pub fn work<P: Pager>(core: &Core<P>, now_ns: u64) -> Option<u64> {
     if now_ns < walk.due_ns() {
         return Some(walk.due_ns());
     }
-    // New records need places before the old ones are free, and faults come first.
     if core.pool.owned() == 0 {
         walk.wait(now_ns);
-    } else if core.available() < core.low_mark() {
-        walk.wait_a_little(now_ns);
-    } else if walk.at.is_some() || walk.begin_lap(now_ns, wanted, core.pool.zstd_expanded()) {
-        core.charge_zstd();
-        slice(core, &mut walk, now_ns);
+    } else if walk.at.is_some() || walk.begin_lap(now_ns, wanted, core.pool.zstd_records()) {
+        // New records need places before the old ones are free, and faults come first.
+        if core.available() < core.low_mark() {
+            walk.wait_a_little(now_ns);
+        } else {
+            core.charge_zstd();
+            slice(core, &mut walk, now_ns);
+        }
     }
     Some(walk.due_ns())
 }
@@ -62,38 +65,47 @@ fn slice<P: Pager>(core: &Core<P>, walk: &mut ColdWalk, start_ns: u64) {
     let (began, ran_before) = (thread::now_ns(), thread::cpu_ns());
     let mut done = Slice { now_ns: start_ns, ..Slice::default() };
     let mut page = [0; PAGE_BYTES];
-    let mut room = true;
+    let mut chunk = [NOWHERE; CHUNK];
+    let mut last = Visit::Passed;
     while let Some((span, from)) = walk.at {
         done.took_ns = thread::now_ns() - began;
         let kicked = core.kick.load(Ordering::Relaxed) != 0;
-        if !room || kicked || done.took_ns > SLICE_NS {
+        if kicked || last == Visit::NoRoom || done.took_ns > SLICE_NS {
             break;
         }
-        let Some(id) = core.pool.first_span(span) else {
-            walk.at = None;
-            break;
+        let id = match core.pool.span_from(span) {
+            Ok(Some(id)) => id,
+            Ok(None) => {
+                walk.at = None;
+                break;
+            }
+            Err(next) => {
+                walk.at = Some((next, 0));
+                continue;
+            }
         };
         let from = if id.0 == span { from } else { 0 };
-        let mut chunk = [NOWHERE; CHUNK];
         let (found, next) = core.pool.records(&core.pager, id, from, &mut chunk);
         walk.at = Some(next.map_or((id.0 + 1, 0), |next| (id.0, next)));
         for located in &chunk[..found] {
-            match visit(core, *located, &mut page) {
-                Visit::Passed => {}
-                Visit::InVain => done.tried += 1,
-                Visit::Smaller => (done.tried, done.paid) = (done.tried + 1, done.paid + 1),
-                Visit::NoRoom => room = false,
+            last = visit(core, *located, &mut page);
+            done.tried += u32::from(last != Visit::Passed);
+            done.paid += u32::from(last == Visit::Smaller);
+            if last == Visit::NoRoom {
+                break; // the rest of the chunk has its turn in the next lap
             }
         }
     }
+    done.took_ns = thread::now_ns() - began;
     done.now_ns = start_ns + done.took_ns;
     done.ran_ns = thread::cpu_ns() - ran_before;
     walk.end_slice(done);
     if walk.at.is_none() {
-        walk.end_lap();
+        walk.end_lap(done.now_ns);
     }
-    if !room {
-        walk.wait(done.now_ns); // compaction makes some
+    if last == Visit::NoRoom {
+        room::compact(core);
+        walk.wait(done.now_ns);
     }
 }
 
@@ -239,7 +251,7 @@ mod tests {
         assert_eq!(core.stats.pool_stored_bytes().get(), before - saved);
         assert!(saved > 64 * 800, "{saved} bytes saved");
         (0..128).for_each(|p| check(&core, PageId(p)));
-        assert_eq!(core.pool.zstd_expanded(), 64);
+        assert_eq!(core.pool.zstd_records().1, 64);
         // Out again, unchanged or not.
         core.pager.write(PageId(3), |p| p[5] ^= 1);
         send_out(&core, BlockId(0));
@@ -281,6 +293,14 @@ mod tests {
             core.pool.is_still(&core.pager, place, second),
             "who writes it to the swap file does not want it"
         );
+        // Another page's old record takes the place, and then the number.
+        let bytes = core.pool.lend(&core.pager, place, PageId(1), |_, bytes| bytes.to_vec()).unwrap();
+        let other =
+            core.pool.store(&core.pager, &core.frames, &core.stats, PageId(100), Codec::Lz4, &bytes).unwrap();
+        assert_eq!(core.pool.grow_older(&core.pager, other), Age::Young);
+        core.pool.rename(&core.pager, other, PageId(1));
+        assert!(!core.pool.is_still(&core.pager, other, second));
+        core.free_record(other);
         (0..64).for_each(|p| check(&core, PageId(p)));
         core.pager.write(PageId(1), |p| p[0] ^= 1);
         send_out(&core, BlockId(0));
@@ -301,7 +321,7 @@ mod tests {
             core.frames.take_full(&core.pager).unwrap();
         }
         let soon = Some(3 * SECOND + SECOND / 100);
-        assert_eq!((work(&core, 3 * SECOND), walk(&core)), (soon, None), "no frames");
+        assert_eq!((work(&core, 3 * SECOND), walk(&core)), (soon, Some((0, 0))), "no frames");
     }
 
     #[test]

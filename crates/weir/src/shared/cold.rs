@@ -6,15 +6,16 @@
 //!
 //! | what | when |
 //! | - | - |
-//! | a lap begins | [`ColdWalk::age_ns`] after the one before, if [`WANTED_MIN`] pages were wanted from tiers since then, else a second later again |
+//! | a lap begins | [`ColdWalk::age_ns`] after the one before ended, if [`WANTED_MIN`] pages were wanted from tiers since that began, else a second later again |
 //! | rest after a slice | as long as it took; twice as long each time while others wanted the processor, half when not |
 //! | a long rest | of [`VERDICT`] records fewer than one in [`WORTH_ONE_IN`] got smaller; twice as long each time |
-//! | records must be older, twice | in a lap's time half of what there was of zstd came back |
-//! | and half as old again | less than an eighth did |
+//! | nothing, for [`AGE_NS_MAX`] | after a fork |
+//! | records must be older, twice | since the last lap began more zstd records came back than are left |
+//! | and half as old again | less than an eighth of these did |
 
 /// Longest stretch of work, ns: no fault waits for it, but a fork may.
 pub const SLICE_NS: u64 = 1_000_000;
-/// Shortest time between the beginnings of two laps, and longest, ns.
+/// Shortest time between two laps, and longest, ns.
 pub const AGE_NS_MIN: u64 = 2_000_000_000;
 /// As above.
 pub const AGE_NS_MAX: u64 = 64_000_000_000;
@@ -27,6 +28,7 @@ pub const WANTED_MIN: u64 = 500;
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Until frames may be less short, ns.
 const SHORT_NS: u64 = 10_000_000;
+const SHORT_DOUBLINGS: u32 = 6;
 /// Records after which it is judged whether they get smaller.
 pub const VERDICT: u32 = 256;
 /// As above.
@@ -41,18 +43,17 @@ pub struct ColdWalk {
     /// Span, and object of it, to go on from; `None`: between two laps.
     pub at: Option<(u32, usize)>,
     due_ns: u64,
-    lap_since_ns: u64,
     rest_ns: u64,
     /// A lap lasts at least [`AGE_NS_MIN`] times two to the power of this.
     doublings: u32,
-    /// Pages wanted, and zstd records expanded, when the lap began.
+    /// Pages wanted, and zstd records that had come back, when the lap began.
     wanted: u64,
-    expanded: u64,
-    /// zstd records that were made and have not come back.
-    alive: u64,
+    back: u64,
     /// Records tried since the last verdict, and those that got smaller.
     tried: u32,
     paid: u32,
+    /// Times one after the other that frames were short.
+    shortages: u32,
     /// Verdicts one after the other that were bad.
     in_vain: u32,
 }
@@ -78,40 +79,47 @@ impl ColdWalk {
         self.due_ns
     }
 
-    /// How long nobody may have wanted a record, ns, at least; twice that at most.
+    /// How long nobody may have wanted a record, ns, at least.
     pub fn age_ns(&self) -> u64 {
         AGE_NS_MIN << self.doublings
     }
 
     /// There is nothing to do, or no place in the pool.
     pub fn wait(&mut self, now_ns: u64) {
-        self.due_ns = now_ns + AGAIN_NS;
+        self.due_ns = self.due_ns.max(now_ns + AGAIN_NS);
     }
 
     /// Faults need the frames that there are.
     pub fn wait_a_little(&mut self, now_ns: u64) {
-        self.due_ns = now_ns + SHORT_NS;
+        self.due_ns = now_ns + (SHORT_NS << self.shortages.min(SHORT_DOUBLINGS));
+        self.shortages += 1;
     }
 
-    /// Begins a lap, if enough pages were wanted since the last one: so many so far, and so many zstd records expanded. Whether there is one.
-    pub fn begin_lap(&mut self, now_ns: u64, wanted: u64, expanded: u64) -> bool {
+    /// The process has forked: what is written to now is no longer shared with the other one, so records are left alone for long.
+    pub fn forked(&mut self, now_ns: u64) {
+        (self.at, self.due_ns) = (None, now_ns + AGE_NS_MAX);
+    }
+
+    /// Begins a lap, if enough pages were wanted since the last one. `wanted`: so many so far. `zstd`: its records, and how many have come back
+    /// so far. Whether there is one.
+    pub fn begin_lap(&mut self, now_ns: u64, wanted: u64, zstd: (u64, u64)) -> bool {
         if wanted.saturating_sub(self.wanted) < WANTED_MIN {
             self.wait(now_ns);
             return false;
         }
-        self.judge_age(expanded.saturating_sub(self.expanded));
-        (self.wanted, self.expanded) = (wanted, expanded);
-        (self.lap_since_ns, self.at) = (now_ns, Some((0, 0)));
+        self.judge_age(zstd.0, zstd.1.saturating_sub(self.back));
+        (self.wanted, self.back) = (wanted, zstd.1);
+        self.at = Some((0, 0));
         true
     }
 
-    fn judge_age(&mut self, back: u64) {
-        if back * 2 > self.alive && back > u64::from(VERDICT) {
+    /// So many are left, and so many came back.
+    fn judge_age(&mut self, left: u64, back: u64) {
+        if back > left && back > u64::from(VERDICT) {
             self.doublings = (self.doublings + 1).min((AGE_NS_MAX / AGE_NS_MIN).ilog2());
-        } else if back * 8 < self.alive {
+        } else if back * 8 < left {
             self.doublings = self.doublings.saturating_sub(1);
         }
-        self.alive = self.alive.saturating_sub(back);
     }
 
     /// All is due, and everything cold enough.
@@ -125,7 +133,7 @@ impl ColdWalk {
         let rest = self.rest_ns.max(slice.took_ns).max(REST_NS_MIN);
         self.rest_ns = if waited { rest * 2 } else { self.rest_ns / 2 }.min(REST_NS_MAX);
         self.due_ns = slice.now_ns + self.rest_ns.max(slice.took_ns);
-        self.alive += u64::from(slice.paid);
+        self.shortages = 0;
         self.tried += slice.tried;
         self.paid += slice.paid;
         if self.tried >= VERDICT {
@@ -139,10 +147,10 @@ impl ColdWalk {
         }
     }
 
-    /// All records were passed.
-    pub fn end_lap(&mut self) {
+    /// All records were passed. The last ones may have been only now.
+    pub fn end_lap(&mut self, now_ns: u64) {
         self.at = None;
-        self.due_ns = self.due_ns.max(self.lap_since_ns + self.age_ns());
+        self.due_ns = self.due_ns.max(now_ns + self.age_ns());
     }
 }
 
@@ -159,12 +167,12 @@ mod tests {
     #[test]
     fn a_lap_begins_when_pages_are_wanted_and_lasts_as_long_as_records_must_be_old() {
         let mut w = ColdWalk::default();
-        assert!(!w.begin_lap(0, WANTED_MIN - 1, 0) && w.due_ns() == AGAIN_NS && w.at.is_none());
-        assert!(w.begin_lap(AGAIN_NS, WANTED_MIN, 0) && w.at == Some((0, 0)));
+        assert!(!w.begin_lap(0, WANTED_MIN - 1, (0, 0)) && w.due_ns() == AGAIN_NS && w.at.is_none());
+        assert!(w.begin_lap(AGAIN_NS, WANTED_MIN, (0, 0)) && w.at == Some((0, 0)));
         w.end_slice(slice(AGAIN_NS + MS, MS, 10, 10));
-        w.end_lap();
-        assert_eq!((w.at, w.due_ns()), (None, AGAIN_NS + AGE_NS_MIN));
-        assert!(!w.begin_lap(w.due_ns(), 2 * WANTED_MIN - 1, 0), "nobody wants what the tiers have");
+        w.end_lap(5 * AGAIN_NS);
+        assert_eq!((w.at, w.due_ns()), (None, 5 * AGAIN_NS + AGE_NS_MIN));
+        assert!(!w.begin_lap(w.due_ns(), 2 * WANTED_MIN - 1, (0, 0)), "nobody wants what the tiers have");
     }
 
     #[test]
@@ -196,21 +204,37 @@ mod tests {
     }
 
     #[test]
+    fn it_looks_again_soon_where_frames_are_short_and_late_where_there_is_no_place_or_after_a_fork() {
+        let mut w = ColdWalk::default();
+        let waits = core::array::from_fn(|_| {
+            w.wait_a_little(0);
+            w.due_ns() / MS
+        });
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 640]);
+        w.end_slice(slice(0, MS, 1, 1));
+        w.wait_a_little(0);
+        assert_eq!(w.due_ns(), 10 * MS);
+        w.end_slice(slice(0, MS, VERDICT, 0));
+        w.wait(0);
+        assert_eq!(w.due_ns(), LONG_REST_NS, "a longer rest stays");
+        w.at = Some((3, 4));
+        w.forked(MS);
+        assert_eq!((w.at, w.due_ns()), (None, AGE_NS_MAX + MS));
+    }
+
+    #[test]
     fn records_must_be_older_where_many_come_back() {
         let mut w = ColdWalk::default();
-        let mut wanted = 0;
-        let mut lap = |w: &mut ColdWalk, back: u64| {
-            wanted += WANTED_MIN;
-            assert!(w.begin_lap(0, wanted, w.expanded + back));
-            w.end_slice(slice(0, MS, 1000, 1000));
+        let mut lap = |left: u64, back: u64| {
+            assert!(w.begin_lap(0, w.wanted + WANTED_MIN, (left, w.back + back)));
             w.age_ns() / AGE_NS_MIN
         };
-        assert_eq!(lap(&mut w, 0), 1);
-        assert_eq!([lap(&mut w, 900), lap(&mut w, 1000), lap(&mut w, 400), lap(&mut w, 100)], [2, 4, 4, 2]);
-        for _ in 0..9 {
-            let all = w.alive;
-            lap(&mut w, all);
-        }
+        assert_eq!(
+            [lap(900, 0), lap(900, 901), lap(400, 1000), lap(1000, 400), lap(1000, 100)],
+            [1, 2, 4, 4, 2]
+        );
+        assert_eq!(lap(0, u64::from(VERDICT)), 2, "too few to tell");
+        (0..9).for_each(|_| assert!(lap(10, 1000) > 2));
         assert_eq!(w.age_ns(), AGE_NS_MAX);
     }
 }

@@ -12,7 +12,7 @@ mod class;
 mod record;
 
 pub use record::{Age, Codec, Damaged, saving};
-use record::{HEADER_BYTES, header_of, len_of};
+use record::{HEADER_BYTES, header_of, is_zstd, len_of};
 
 use crate::door::{Pager, with_bytes};
 use crate::frames::Frames;
@@ -42,6 +42,8 @@ pub struct SpanId(pub u32);
 
 /// Windows looked at under one hold of the lock: about 2 us.
 const WINDOWS_PER_HOLD: u32 = 32;
+/// Spans looked at by one step of a walk: some tens of us.
+const SPANS_PER_LOOK: u32 = 4096;
 /// Holds of the lock for new records of which one in about so many is timed: often enough to know what a hold costs.
 const TIMED_ONE_IN: u64 = 61;
 const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
@@ -74,8 +76,9 @@ pub struct Pool {
     owned: AtomicU32,
     limit: AtomicU32,
     hand: AtomicU32,
-    /// Records of zstd that were expanded.
-    zstd_expanded: AtomicU64,
+    /// Records of zstd, and those whose pages were brought in.
+    zstd_records: AtomicU64,
+    zstd_in: AtomicU64,
 }
 
 /// A record on its way to another place or out: where it is and whose it is.
@@ -101,7 +104,8 @@ impl Pool {
             owned: AtomicU32::new(0),
             limit: AtomicU32::new(limit),
             hand: AtomicU32::new(0),
-            zstd_expanded: AtomicU64::new(0),
+            zstd_records: AtomicU64::new(0),
+            zstd_in: AtomicU64::new(0),
         })
     }
 
@@ -152,6 +156,9 @@ impl Pool {
             b[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
             b[HEADER_BYTES..].copy_from_slice(bytes);
         });
+        if codec == Codec::Zstd {
+            self.zstd_records.fetch_add(1, Ordering::Relaxed);
+        }
         stats.pool_stored_bytes().add(bytes.len() as u64);
         stats.pool_logical_bytes().add(PAGE_BYTES as u64);
     }
@@ -275,9 +282,12 @@ impl Pool {
     /// Frees a record that no page word names any more.
     pub fn free<P: Pager>(&self, pager: &P, frames: &Frames, stats: &Stats, handle: Handle) {
         let len = with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
-            let len = len_of(read_u64(b));
+            let header = read_u64(b);
             b.fill(0);
-            len.expect("a pool record was freed twice")
+            if is_zstd(header) {
+                self.zstd_records.fetch_sub(1, Ordering::Relaxed);
+            }
+            len_of(header).expect("a pool record was freed twice")
         });
         stats.pool_stored_bytes().sub(len as u64);
         stats.pool_logical_bytes().sub(PAGE_BYTES as u64);
@@ -453,17 +463,22 @@ impl Pool {
             .filter(|w| self.windows.row(w.0 as usize).load(Ordering::Relaxed) != 0)
     }
 
-    /// Records of zstd expanded so far.
-    pub fn zstd_expanded(&self) -> u64 {
-        self.zstd_expanded.load(Ordering::Relaxed)
+    /// Records of zstd that there are, and how many have brought their pages in so far.
+    pub fn zstd_records(&self) -> (u64, u64) {
+        (self.zstd_records.load(Ordering::Relaxed), self.zstd_in.load(Ordering::Relaxed))
     }
 
-    /// The first span from this one on that has records, for a walk over all. It may be empty by the time it is looked at.
-    pub fn first_span(&self, from: u32) -> Option<SpanId> {
-        (from..self.spans.len() as u32).map(SpanId).find(|id| {
+    /// For a walk over all records: looks for a span that has some, from this one on, at a few thousand of them. It may be empty by the time
+    /// it is looked at. `Err`: none among these, where to go on; `Ok(None)`: this was the end.
+    pub fn span_from(&self, from: u32) -> Result<Option<SpanId>, u32> {
+        let all = self.spans.len() as u32;
+        let end = all.min(from.saturating_add(SPANS_PER_LOOK));
+        let mut ids = (from..end).map(SpanId);
+        let found = ids.find(|id| {
             let owned = self.windows.row(window_of(*id)).load(Ordering::Relaxed) != 0;
             owned && matches!(self.meta(*id), (class, 1..) if class != NO_CLASS)
-        })
+        });
+        if found.is_none() && end < all { Err(end) } else { Ok(found) }
     }
 
     /// The next span of the clock with records, for sweeps over kept copies.

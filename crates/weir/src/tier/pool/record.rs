@@ -56,6 +56,11 @@ pub(super) fn header_of(page: PageId, codec: Codec, len: usize) -> u64 {
     u64::from(page.0) | (len as u64) << 32 | (codec as u64) << 45 | MAGIC << MAGIC_SHIFT
 }
 
+/// Whether a record with this header is zstd's.
+pub(super) fn is_zstd(header: u64) -> bool {
+    header >> 45 & 7 == Codec::Zstd as u64
+}
+
 /// The length that a header says; `None`: it is none.
 pub(super) fn len_of(header: u64) -> Option<usize> {
     (header >> MAGIC_SHIFT == MAGIC).then_some((header >> 32 & 0x1fff) as usize)
@@ -77,9 +82,10 @@ impl Pool {
         dst: &mut PageBytes,
     ) -> Result<(), Damaged> {
         let (len, codec) = self.wanted(pager, handle, page)?;
+        self.count_zstd_in(codec);
         let ok = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
             Codec::Lz4 => codec::lz4_expand(src, dst),
-            other => self.expand_whole(other, src, dst),
+            other => Pool::expand_whole(other, src, dst),
         });
         if ok { Ok(()) } else { Err(Damaged) }
     }
@@ -93,11 +99,12 @@ impl Pool {
         f: impl FnOnce(&PageBytes) -> R,
     ) -> Result<R, Damaged> {
         let (len, codec) = self.wanted(pager, handle, page)?;
+        self.count_zstd_in(codec);
         let lent = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
             Codec::Lz4 => codec::lz4_lend(src, f),
             other => {
                 let mut bytes = [0; PAGE_BYTES];
-                self.expand_whole(other, src, &mut bytes).then(|| f(&bytes))
+                Pool::expand_whole(other, src, &mut bytes).then(|| f(&bytes))
             }
         });
         lent.ok_or(Damaged)
@@ -118,7 +125,7 @@ impl Pool {
             // Each plane of a shuffled page has a part of every word, and zstd ends with whole blocks of its own.
             other => {
                 let mut page = [0; PAGE_BYTES];
-                self.expand_whole(other, src, &mut page).then(|| f(&page[..len]))
+                Pool::expand_whole(other, src, &mut page).then(|| f(&page[..len]))
             }
         });
         lent.ok_or(Damaged)
@@ -136,14 +143,17 @@ impl Pool {
         Ok(with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| f(codec, src)))
     }
 
-    fn expand_whole(&self, codec: Codec, src: &[u8], dst: &mut PageBytes) -> bool {
+    fn expand_whole(codec: Codec, src: &[u8], dst: &mut PageBytes) -> bool {
         match codec {
             Codec::Lz4 => codec::lz4_expand(src, dst),
             Codec::ShuffleLz4 => codec::shuffle_lz4_expand(src, dst),
-            Codec::Zstd => {
-                self.zstd_expanded.fetch_add(1, Ordering::Relaxed);
-                codec::zstd::expand(src, dst)
-            }
+            Codec::Zstd => codec::zstd::expand(src, dst),
+        }
+    }
+
+    fn count_zstd_in(&self, codec: Codec) {
+        if codec == Codec::Zstd {
+            self.zstd_in.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -162,8 +172,8 @@ impl Pool {
         })
     }
 
-    /// Whether the record is the one that was old when its header had this value: nobody has wanted the page since, and it is not
-    /// another one in the same place, for that would be young. Under the block's lock.
+    /// Whether the record is the one that was old when its header had this value: nobody has wanted the page since. Another one of the same
+    /// page in the same place would be young, and one that compaction moved there and back is the same. Under the block's lock.
     pub fn is_still<P: Pager>(&self, pager: &P, handle: Handle, header: u64) -> bool {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b) == header)
     }
@@ -203,8 +213,12 @@ impl Pool {
         }
     }
 
-    /// A record's page changed its number (`mremap`). Under the locks of both blocks.
+    /// A record's page changed its number (`mremap`). It is young: one that is old under a number was so when the walk was there. Under
+    /// the locks of both blocks.
     pub fn rename<P: Pager>(&self, pager: &P, handle: Handle, to: PageId) {
-        with_bytes(pager, offset(handle), 4, |b| b.copy_from_slice(&to.0.to_le_bytes()));
+        with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
+            let h = read_u64(b) & !OLD & !u64::from(u32::MAX) | u64::from(to.0);
+            b.copy_from_slice(&h.to_le_bytes());
+        });
     }
 }
