@@ -56,14 +56,15 @@ const SWAP_THROUGH: &[(&str, &str)] = &[
 ];
 /// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
 /// either pager.
-/// RAM alone, and the last with a pool so small that nearly all goes through the swap file.
+/// RAM alone, and the last with a pool so small that nearly all goes through the swap file. Pool pages are compressed again with zstd as
+/// they are, or when they are cold, or are zstd from the beginning.
 const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "none")];
 const THREAD_MOVE: &[(&str, &str)] =
-    &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move"), ("WEIR_SWAP", "none")];
+    &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move"), ("WEIR_SWAP", "none"), ("WEIR_COLD", "eager")];
 const THREAD_COPY: &[(&str, &str)] =
-    &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "copy"), ("WEIR_SWAP", "none")];
+    &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "copy"), ("WEIR_SWAP", "none"), ("WEIR_CODEC", "zstd")];
 const INLINE_SWAP: &[(&str, &str)] =
-    &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5")];
+    &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_COLD", "eager")];
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
@@ -219,7 +220,7 @@ const SUITES: &[Suite] = &[
         ],
         env: &[],
         needs: NOBODY,
-        tests_min: 22,
+        tests_min: 24,
         minutes_max: 35,
     },
     // Nearly everything through the swap file: both ways of I/O, encrypted, and across forks.

@@ -109,7 +109,7 @@ fn bad_options_and_sizes_are_125_with_the_reason() {
         (&["--policy", "sometimes"], "writeback, writethrough, adaptive"),
         (&["--faults", "sometimes"], "auto, inline, thread"),
         (&["--pool-max", "0"], "1 to 100"),
-        (&["--codec", "gzip"], "auto, lz4, none"),
+        (&["--codec", "gzip"], "auto, lz4, zstd, none"),
         (&["--no-such-option"], "--no-such-option"),
         (&["--memory="], "memory"),
     ];

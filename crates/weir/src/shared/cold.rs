@@ -16,7 +16,7 @@
 /// Longest stretch of work, ns: no fault waits for it, but a fork may.
 pub const SLICE_NS: u64 = 1_000_000;
 /// Shortest time between two laps, and longest, ns.
-pub const AGE_NS_MIN: u64 = 2_000_000_000;
+pub const AGE_NS_MIN: u64 = 1_000_000_000;
 /// As above.
 pub const AGE_NS_MAX: u64 = 64_000_000_000;
 /// Rests after a slice, ns.
