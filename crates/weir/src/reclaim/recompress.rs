@@ -49,7 +49,7 @@ pub fn work<P: Pager>(core: &Core<P>, now_ns: u64) -> Option<u64> {
     }
     if core.pool.owned() == 0 {
         walk.wait(now_ns);
-    } else if walk.at.is_some() || walk.begin_lap(now_ns, wanted, core.pool.zstd_records()) {
+    } else if walk.at.is_some() || walk.begin_lap(now_ns, wanted) {
         // New records need places before the old ones are free, and faults come first.
         if core.available() < core.low_mark() {
             walk.wait_a_little(now_ns);
@@ -168,7 +168,7 @@ mod tests {
     use crate::fault::{self, Strides};
     use crate::page::BlockId;
     use crate::shared::Geometry;
-    use crate::shared::cold::{AGE_NS_MIN, WANTED_MIN};
+    use crate::shared::cold::WANTED_MIN;
     use crate::sim::FakePager;
 
     const SECOND: u64 = 1_000_000_000;
@@ -231,7 +231,7 @@ mod tests {
         core.stats.faults_major().add(WANTED_MIN);
         core.kick.store(0, Ordering::Relaxed); // as the background thread does first
         let mut now = at_ns;
-        while now < at_ns + AGE_NS_MIN / 2 {
+        while now < at_ns + SECOND {
             now = work(core, now).unwrap();
         }
         let get = |n: &core::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);

@@ -1,24 +1,22 @@
-//! When pool records that nobody wants are compressed again, and how long nobody may have wanted them: a pure function of what came of it.
+//! When pool records that nobody has wanted for a moment are compressed again: a pure function of what came of it.
 //!
 //! A walk passes all records. One that nobody has wanted since the lap before is made again with zstd, which takes 13 us and saves a
-//! fifth to two fifths of a real heap's records; to expand it costs 4 us more than LZ4. So it has to pay three times over: there is a processor that nobody wants, records get smaller,
-//! and few of them come back.
+//! fifth to two fifths of a real heap's records; to expand it costs 4 us more than LZ4. So there has to be a processor that nobody wants, and records have to get smaller.
 //!
 //! | what | when |
 //! | - | - |
-//! | a lap begins | [`ColdWalk::age_ns`] after the one before ended, if [`WANTED_MIN`] pages were wanted from tiers since that began, else a second later again |
+//! | a lap begins | [`LAP_NS`] after the one before ended, if [`WANTED_MIN`] pages were wanted from tiers since that began, else a second later again |
 //! | rest after a slice | as long as it took; twice as long each time while others wanted the processor, half when not |
+//! | a short rest | frames are short; twice as long each time |
 //! | a long rest | of [`VERDICT`] records fewer than one in [`WORTH_ONE_IN`] got smaller; twice as long each time |
-//! | nothing, for [`AGE_NS_MAX`] | after a fork |
-//! | records must be older, twice | since the last lap began more zstd records came back than are left |
-//! | and half as old again | less than an eighth of these did |
+//! | nothing, for [`FORKED_NS`] | after a fork |
 
 /// Longest stretch of work, ns: no fault waits for it, but a fork may.
 pub const SLICE_NS: u64 = 1_000_000;
-/// Shortest time between two laps, and longest, ns.
-pub const AGE_NS_MIN: u64 = 1_000_000_000;
-/// As above.
-pub const AGE_NS_MAX: u64 = 64_000_000_000;
+/// Between two laps, ns: so long at least nobody has wanted what is compressed again.
+pub const LAP_NS: u64 = 100_000_000;
+/// After a fork, ns.
+pub const FORKED_NS: u64 = 64_000_000_000;
 /// Rests after a slice, ns.
 const REST_NS_MIN: u64 = 1_000_000;
 const REST_NS_MAX: u64 = 500_000_000;
@@ -44,11 +42,8 @@ pub struct ColdWalk {
     pub at: Option<(u32, usize)>,
     due_ns: u64,
     rest_ns: u64,
-    /// A lap lasts at least [`AGE_NS_MIN`] times two to the power of this.
-    doublings: u32,
-    /// Pages wanted, and zstd records that had come back, when the lap began.
+    /// Pages wanted when the lap began.
     wanted: u64,
-    back: u64,
     /// Records tried since the last verdict, and those that got smaller.
     tried: u32,
     paid: u32,
@@ -79,11 +74,6 @@ impl ColdWalk {
         self.due_ns
     }
 
-    /// How long nobody may have wanted a record, ns, at least.
-    pub fn age_ns(&self) -> u64 {
-        AGE_NS_MIN << self.doublings
-    }
-
     /// There is nothing to do, or no place in the pool.
     pub fn wait(&mut self, now_ns: u64) {
         self.due_ns = self.due_ns.max(now_ns + AGAIN_NS);
@@ -97,34 +87,22 @@ impl ColdWalk {
 
     /// The process has forked: what is written to now is no longer shared with the other one, so records are left alone for long.
     pub fn forked(&mut self, now_ns: u64) {
-        (self.at, self.due_ns) = (None, now_ns + AGE_NS_MAX);
+        (self.at, self.due_ns) = (None, now_ns + FORKED_NS);
     }
 
-    /// Begins a lap, if enough pages were wanted since the last one. `wanted`: so many so far. `zstd`: its records, and how many have come back
-    /// so far. Whether there is one.
-    pub fn begin_lap(&mut self, now_ns: u64, wanted: u64, zstd: (u64, u64)) -> bool {
+    /// Begins a lap, if enough pages were wanted since the last one began; so many were so far. Whether there is one.
+    pub fn begin_lap(&mut self, now_ns: u64, wanted: u64) -> bool {
         if wanted.saturating_sub(self.wanted) < WANTED_MIN {
             self.wait(now_ns);
             return false;
         }
-        self.judge_age(zstd.0, zstd.1.saturating_sub(self.back));
-        (self.wanted, self.back) = (wanted, zstd.1);
-        self.at = Some((0, 0));
+        (self.wanted, self.at) = (wanted, Some((0, 0)));
         true
     }
 
-    /// So many are left, and so many came back.
-    fn judge_age(&mut self, left: u64, back: u64) {
-        if back > left && back > u64::from(VERDICT) {
-            self.doublings = (self.doublings + 1).min((AGE_NS_MAX / AGE_NS_MIN).ilog2());
-        } else if back * 8 < left {
-            self.doublings = self.doublings.saturating_sub(1);
-        }
-    }
-
-    /// All is due, and everything cold enough.
+    /// All is due.
     pub fn hurry(&mut self) {
-        (self.due_ns, self.wanted, self.doublings) = (0, 0, 0);
+        (self.due_ns, self.wanted) = (0, 0);
     }
 
     /// After a stretch of work.
@@ -150,7 +128,7 @@ impl ColdWalk {
     /// All records were passed. The last ones may have been only now.
     pub fn end_lap(&mut self, now_ns: u64) {
         self.at = None;
-        self.due_ns = self.due_ns.max(now_ns + self.age_ns());
+        self.due_ns = self.due_ns.max(now_ns + LAP_NS);
     }
 }
 
@@ -165,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lap_begins_when_pages_are_wanted_and_lasts_as_long_as_records_must_be_old() {
+    fn a_lap_begins_when_pages_are_wanted_and_a_while_after_the_last() {
         let mut w = ColdWalk::default();
-        assert!(!w.begin_lap(0, WANTED_MIN - 1, (0, 0)) && w.due_ns() == AGAIN_NS && w.at.is_none());
-        assert!(w.begin_lap(AGAIN_NS, WANTED_MIN, (0, 0)) && w.at == Some((0, 0)));
+        assert!(!w.begin_lap(0, WANTED_MIN - 1) && w.due_ns() == AGAIN_NS && w.at.is_none());
+        assert!(w.begin_lap(AGAIN_NS, WANTED_MIN) && w.at == Some((0, 0)));
         w.end_slice(slice(AGAIN_NS + MS, MS, 10, 10));
         w.end_lap(5 * AGAIN_NS);
-        assert_eq!((w.at, w.due_ns()), (None, 5 * AGAIN_NS + AGE_NS_MIN));
-        assert!(!w.begin_lap(w.due_ns(), 2 * WANTED_MIN - 1, (0, 0)), "nobody wants what the tiers have");
+        assert_eq!((w.at, w.due_ns()), (None, 5 * AGAIN_NS + LAP_NS));
+        assert!(!w.begin_lap(w.due_ns(), 2 * WANTED_MIN - 1), "nobody wants what the tiers have");
     }
 
     #[test]
@@ -219,22 +197,6 @@ mod tests {
         assert_eq!(w.due_ns(), LONG_REST_NS, "a longer rest stays");
         w.at = Some((3, 4));
         w.forked(MS);
-        assert_eq!((w.at, w.due_ns()), (None, AGE_NS_MAX + MS));
-    }
-
-    #[test]
-    fn records_must_be_older_where_many_come_back() {
-        let mut w = ColdWalk::default();
-        let mut lap = |left: u64, back: u64| {
-            assert!(w.begin_lap(0, w.wanted + WANTED_MIN, (left, w.back + back)));
-            w.age_ns() / AGE_NS_MIN
-        };
-        assert_eq!(
-            [lap(900, 0), lap(900, 901), lap(400, 1000), lap(1000, 400), lap(1000, 100)],
-            [1, 2, 4, 4, 2]
-        );
-        assert_eq!(lap(0, u64::from(VERDICT)), 2, "too few to tell");
-        (0..9).for_each(|_| assert!(lap(10, 1000) > 2));
-        assert_eq!(w.age_ns(), AGE_NS_MAX);
+        assert_eq!((w.at, w.due_ns()), (None, FORKED_NS + MS));
     }
 }
