@@ -8,6 +8,7 @@ use crate::shared::share::{Look, PERIOD_NS, Period};
 use crate::shared::swapping::Readings;
 use crate::stats;
 use crate::sync::Ordering;
+use weir_os::mem::PAGE_BYTES;
 use weir_os::thread;
 
 /// By how much the kernel's part of a fault grows towards what a period shows: one part in so many.
@@ -39,6 +40,8 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
         floor_ns,
         threads: core.demand.faulters(),
         ram: core.frames.limit() / BLOCK_PAGES,
+        data: (core.stats.managed_bytes.load(Ordering::Relaxed)
+            / (u64::from(BLOCK_PAGES) * PAGE_BYTES as u64)) as u32,
         owned: core.pool.owned(),
         most: core.pool_most(),
         limit: core.pool.limit(),

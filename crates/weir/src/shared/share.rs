@@ -14,6 +14,7 @@
 //! | no trial | fewer than [`FAULTS_MIN`] faults a second, or the program's time went up and down by more than its mean |
 //! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
 //! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters; else, and after that, another share |
+//! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | the smallest share at once, judged bad after [`FAR_NS`] at the earliest; if it is, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later |
 //! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
@@ -35,6 +36,14 @@ const HALVINGS: u32 = 4;
 const STEP_PART: u32 = 8;
 /// One as far as it goes is for pools of no more than this part of it.
 const FAR_PART: u32 = 4;
+/// Data of no more than this percentage of the RAM: without a pool little of it would be out.
+const DATA_PERCENT: u64 = 133;
+/// A working set comes together page by page.
+const FAR_NS: u64 = 2_500_000_000;
+/// As above, as a power of two.
+const FAR_RESTS_SHIFT: u32 = 3;
+/// As above.
+pub const FAR_RESTS: u64 = 1 << FAR_RESTS_SHIFT;
 /// Zeal makes a difference when it did in more than a fifth of the periods, for a while: what is wanted of a few blocks goes up and down.
 const ZEAL_SCORE: u32 = 20;
 const ZEAL_SCORE_MAX: u32 = 60;
@@ -96,6 +105,8 @@ pub struct Look {
     pub threads: u32,
     /// Windows that the RAM has.
     pub ram: u32,
+    /// Windows that the program's data would fill.
+    pub data: u32,
     /// Those that the pool owns.
     pub owned: u32,
     /// Most that it may ever own.
@@ -241,6 +252,8 @@ struct Trial {
     /// The pool had come to its share.
     measured_since_ns: u64,
     kind: Kind,
+    /// Of the smallest share, at the first step.
+    at_once: bool,
     /// What held before.
     from: Choice,
     /// Periods before.
@@ -286,6 +299,8 @@ pub struct Chooser {
     up: bool,
     /// A small step towards a smaller one was in vain: the next is as far as it goes.
     far: bool,
+    /// The smallest share was tried at once, and was not worth it.
+    not_at_once: bool,
     /// The next rest is the time of the trial, doubled so often.
     doublings: u32,
     /// No trial before; 0: the program has not faulted yet.
@@ -364,7 +379,8 @@ impl Chooser {
             return;
         }
         let from = self.choice;
-        let kind = if self.zeal_score >= ZEAL_SCORE { self.kind } else { Kind::Share };
+        let at_once = self.may_go_far(look);
+        let kind = if self.zeal_score >= ZEAL_SCORE && !at_once { self.kind } else { Kind::Share };
         let to = match kind {
             Kind::Zeal => Some(Choice { zeal: from.zeal.other(), ..from }),
             Kind::Share => self.next_step(look).map(|share| Choice { share, ..from }),
@@ -375,7 +391,9 @@ impl Chooser {
         };
         let (since_ns, before) = (look.now_ns, self.periods);
         let (threads, owned) = (look.threads, look.owned);
-        self.trial = Trial { since_ns, measured_since_ns: since_ns, kind, from, before, threads, owned };
+        let at_once = at_once && !self.up;
+        self.trial =
+            Trial { since_ns, measured_since_ns: since_ns, kind, at_once, from, before, threads, owned };
         self.choice = to;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
@@ -408,6 +426,12 @@ impl Chooser {
         whole.rate(look.floor_ns) + CHANGE_MIN < self.known.0.rate(look.floor_ns) / 2
     }
 
+    /// Whether the smallest share is tried at once.
+    fn may_go_far(&self, look: Look) -> bool {
+        let hardly_more = u64::from(look.data) * 100 <= u64::from(look.ram) * DATA_PERCENT;
+        hardly_more && self.choice.share == ALL && !self.not_at_once
+    }
+
     /// What to try next, and remembers which way.
     fn next_step(&mut self, look: Look) -> Option<u32> {
         // A share that the pool does not reach changes nothing.
@@ -424,7 +448,8 @@ impl Chooser {
         let larger =
             (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
         self.up = larger.is_some() && (self.up || smaller.is_none());
-        let far = self.far && look.limit.min(look.owned) <= look.ram / FAR_PART;
+        let small = look.limit.min(look.owned) <= look.ram / FAR_PART;
+        let far = self.far && small || self.may_go_far(look);
         if self.up { larger } else { smaller.map(|near| if far { least } else { near }) }
     }
 
@@ -478,7 +503,9 @@ impl Chooser {
         // What was in the pool, and is wanted, comes back first.
         let rising = self.periods.are_rising(floor);
         let took = look.now_ns.saturating_sub(self.trial.measured_since_ns);
-        if (gained || hopeless) && !rising || took >= if rising { TRIAL_NS_MAX } else { TRIAL_NS } {
+        let (early, most) =
+            (self.trial.at_once && took < FAR_NS, if rising { TRIAL_NS_MAX } else { TRIAL_NS });
+        if (gained || hopeless && !early) && !rising || took >= most && !early {
             let lost = if hopeless { End::Hopeless } else { End::InVain };
             self.end(look, if gained { End::Kept } else { lost });
         }
@@ -500,6 +527,11 @@ impl Chooser {
                 };
                 self.called_off = 0;
                 (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
+                if self.trial.at_once {
+                    // There is nothing smaller to go on to.
+                    let took = look.now_ns.saturating_sub(self.trial.since_ns).max(FAR_NS);
+                    (self.doublings, self.due_ns) = (FAR_RESTS_SHIFT, look.now_ns + took * FAR_RESTS);
+                }
             }
             End::CalledOff => {
                 self.choice = self.trial.from;
@@ -508,21 +540,25 @@ impl Chooser {
             End::InVain | End::Hopeless => {
                 self.choice = self.trial.from;
                 self.called_off = 0;
+                self.not_at_once |= self.trial.at_once;
                 if self.trial.kind == Kind::Share {
-                    self.far = !self.up && !self.far;
+                    self.far = !self.up && !self.far && !self.trial.at_once;
                     self.up = !self.up;
                     self.kind = Kind::Zeal;
                 } else {
                     self.kind = Kind::Share;
                 }
-                self.doublings += u32::from(end == End::Hopeless);
+                // The usual steps follow a leap that failed soon.
+                let doublings = self.doublings;
+                self.doublings =
+                    if self.trial.at_once { 0 } else { doublings + u32::from(end == End::Hopeless) };
                 let took = look.now_ns.saturating_sub(self.trial.since_ns).min(SETTLE_NS_MAX + TRIAL_NS_MAX);
                 let rest = took.saturating_mul(1 << self.doublings.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
                 // What the trial pushed out comes back: all of a working set where too much was brought.
                 let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };
                 self.settles_until_ns = look.now_ns + settling;
-                self.doublings += 1;
+                self.doublings = if self.trial.at_once { doublings } else { self.doublings + 1 };
             }
         }
         self.periods = Periods::default();

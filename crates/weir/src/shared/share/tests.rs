@@ -23,6 +23,8 @@ struct World {
     busy_ns: u64,
     usable: bool,
     zeal_matters: bool,
+    /// Windows that the data would fill.
+    data: u32,
     /// Of the periods so far, those with each share.
     spent: [u32; 4],
 }
@@ -52,6 +54,7 @@ impl World {
             busy_ns: PERIOD_NS,
             usable: true,
             zeal_matters: false,
+            data: 10 * MOST,
             spent: [0; 4],
         }
     }
@@ -78,6 +81,7 @@ impl World {
             floor_ns: FLOOR,
             threads: self.threads,
             ram: 5 * MOST,
+            data: self.data,
             owned: if self.coming > 0 { MOST } else { self.owned.min(limit) },
             most: MOST,
             limit,
@@ -164,8 +168,15 @@ fn no_step_is_more_than_an_eighth_of_the_ram_nor_below_what_there_is() {
     let next = |share: u32, owned: u32, up: bool, far: bool| {
         let choice = Choice { share, zeal: Zeal::Frugal };
         let mut chooser = Chooser { choice, up, far, ..Chooser::default() };
-        let look =
-            Look { ram: 1000, most: 900, owned, limit: share.min(900), plenty: true, ..Look::default() };
+        let look = Look {
+            ram: 1000,
+            data: 2000,
+            most: 900,
+            owned,
+            limit: share.min(900),
+            plenty: true,
+            ..Look::default()
+        };
         (chooser.next_step(look), chooser.up)
     };
     assert_eq!(next(ALL, 900, false, false), (Some(775), false));
@@ -524,7 +535,8 @@ fn a_pool_that_shrinks_slowly_is_judged_by_how_far_it_came() {
 #[test]
 fn without_room_in_the_file_no_pool_is_made_smaller() {
     let mut chooser = Chooser::default();
-    let look = Look { ram: 1000, most: 900, owned: 900, limit: 900, plenty: false, ..Look::default() };
+    let look =
+        Look { ram: 1000, data: 2000, most: 900, owned: 900, limit: 900, plenty: false, ..Look::default() };
     assert_eq!(chooser.next_step(look), None);
     assert_eq!(chooser.next_step(Look { plenty: true, ..look }), Some(775));
 }
@@ -538,4 +550,39 @@ fn gains_of_almost_nothing_are_noise() {
     };
     assert_eq!(gain(500, 500 + GAIN_MIN - 1), (1, 0));
     assert_eq!(gain(500, 500 + GAIN_MIN).1, 1);
+}
+
+#[test]
+fn data_that_hardly_exceeds_the_ram_is_tried_without_a_pool_at_once() {
+    let mut world = World::new([290 * K, 100 * K, 100 * K, 800 * K]);
+    (world.data, world.zeal_matters) = (5 * MOST / 4, true);
+    world.run_to(Phase::Settle);
+    assert_eq!((world.step(), world.choice().zeal), (3, Zeal::Frugal), "not zeal, nor the next share");
+    world.run_to(Phase::Watch);
+    let kept = world.now_ns;
+    assert_eq!((world.counts(), world.step()), ((1, 1), 3));
+    world.run_to(Phase::Settle);
+    assert!(world.now_ns - kept >= FAR_NS * FAR_RESTS, "{} ns", world.now_ns - kept);
+}
+
+#[test]
+fn without_a_pool_it_may_be_bad_at_first_and_if_it_stays_so_the_usual_steps_follow() {
+    let mut world = World::new([600 * K, 620 * K, 600 * K, 100 * K]);
+    world.data = 6 * MOST;
+    world.run_to(Phase::Measure);
+    let began = world.now_ns;
+    world.run_to(Phase::Watch);
+    assert!((FAR_NS..FAR_NS + 2 * PERIOD_NS).contains(&(world.now_ns - began)), "{}", world.now_ns - began);
+    assert_eq!((world.counts(), world.step()), ((1, 0), 0));
+    assert!(world.chooser.due_ns < world.now_ns + 2 * FAR_NS, "the usual steps follow soon");
+    world.run_to(Phase::Settle);
+    assert_eq!(world.step(), 1);
+    // In the beginning it is bad, and then it is not.
+    let mut world = World::new([600 * K, 620 * K, 600 * K, 100 * K]);
+    world.data = 6 * MOST;
+    world.run_to(Phase::Measure);
+    (0..15).for_each(|_| assert!(world.period() == 3));
+    world.rates[Zeal::Frugal as usize][3] = 900 * K;
+    world.run_to(Phase::Watch);
+    assert_eq!((world.counts(), world.step()), ((1, 1), 3));
 }
