@@ -26,7 +26,7 @@ use weir_os::uffd::FaultMessage;
 const INTAKE: usize = 32;
 /// How long the background thread sleeps when nobody wakes it.
 const IDLE_NS: u64 = 50_000_000;
-/// Stretches of recompression between other chores, with their rests. As much of the time stays for sleep.
+/// Stretches of recompression between other chores, with their rests.
 const RECOMPRESS_NS: u64 = IDLE_NS / 2;
 /// Longest stretch of compaction between other chores, and how many times as long it rests afterwards.
 const COMPACT_NS_MAX: u64 = 1_000_000;

@@ -89,7 +89,7 @@ fn slice<P: Pager>(core: &Core<P>, walk: &mut ColdWalk, start_ns: u64) {
         walk.at = Some(next.map_or((id.0 + 1, 0), |next| (id.0, next)));
         for located in &chunk[..found] {
             last = visit(core, *located, &mut page);
-            done.tried += u32::from(last != Visit::Passed);
+            done.tried += u32::from(matches!(last, Visit::InVain | Visit::Smaller));
             done.paid += u32::from(last == Visit::Smaller);
             if last == Visit::NoRoom {
                 break; // the rest of the chunk has its turn in the next lap

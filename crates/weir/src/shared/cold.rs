@@ -87,7 +87,7 @@ impl ColdWalk {
 
     /// The process has forked: what is written to now is no longer shared with the other one, so records are left alone for long.
     pub fn forked(&mut self, now_ns: u64) {
-        (self.at, self.due_ns) = (None, now_ns + FORKED_NS);
+        (self.at, self.due_ns) = (None, self.due_ns.max(now_ns + FORKED_NS));
     }
 
     /// Begins a lap, if enough pages were wanted since the last one began; so many were so far. Whether there is one.

@@ -14,7 +14,7 @@
 //! | no trial | fewer than [`FAULTS_MIN`] faults a second, or the program's time went up and down by more than its mean |
 //! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
 //! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters; else, and after that, another share |
-//! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | the smallest share at once, judged bad after [`FAR_NS`] at the earliest; if it is, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later |
+//! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | the smallest share that is not barred, at once, judged bad after [`FAR_NS`] at the earliest; if it is, or was spoiled twice, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later, or soon when the data has grown beyond [`DATA_PERCENT_LEAPT`] |
 //! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
@@ -38,6 +38,10 @@ const STEP_PART: u32 = 8;
 const FAR_PART: u32 = 4;
 /// Data of no more than this percentage of the RAM: without a pool little of it would be out.
 const DATA_PERCENT: u64 = 133;
+/// After a leap to the smallest share with more than this the steps back begin.
+const DATA_PERCENT_LEAPT: u64 = 150;
+/// Leaps, for one may be spoiled.
+const LEAPS: u32 = 2;
 /// A working set comes together page by page.
 const FAR_NS: u64 = 2_500_000_000;
 /// As above, as a power of two.
@@ -122,6 +126,11 @@ pub struct Look {
 }
 
 impl Look {
+    /// Whether the data is no more than this percentage of the RAM.
+    fn has_data(&self, percent: u64) -> bool {
+        u64::from(self.data) * 100 <= u64::from(self.ram) * percent
+    }
+
     fn is_faulting(&self) -> bool {
         u128::from(self.period.gaps) * 1_000_000_000
             >= u128::from(FAULTS_MIN) * u128::from(self.period.elapsed_ns)
@@ -299,8 +308,10 @@ pub struct Chooser {
     up: bool,
     /// A small step towards a smaller one was in vain: the next is as far as it goes.
     far: bool,
-    /// The smallest share was tried at once, and was not worth it.
-    not_at_once: bool,
+    /// How often the smallest share was tried at once; [`LEAPS`] also when it was not worth it.
+    leaps: u32,
+    /// The share came from that.
+    leapt: bool,
     /// The next rest is the time of the trial, doubled so often.
     doublings: u32,
     /// No trial before; 0: the program has not faulted yet.
@@ -374,16 +385,20 @@ impl Chooser {
             self.bar_if_fallen(&whole, look);
             self.known = (whole, look.threads);
         }
+        if self.leapt && !look.has_data(DATA_PERCENT_LEAPT) {
+            self.due_ns = self.due_ns.min(look.now_ns + FIRST_NS);
+            (self.leapt, self.up, self.doublings) = (false, true, 0);
+        }
         // Faults may have become few because each takes long: that is seen above, with whatever share there is.
         if !look.is_faulting() || look.now_ns < self.due_ns.max(self.waits_until_ns) {
             return;
         }
         let from = self.choice;
-        let at_once = self.may_go_far(look);
-        let kind = if self.zeal_score >= ZEAL_SCORE && !at_once { self.kind } else { Kind::Share };
+        let leap = self.may_leap(look).then(|| self.next_step(look)).flatten();
+        let kind = if self.zeal_score >= ZEAL_SCORE && leap.is_none() { self.kind } else { Kind::Share };
         let to = match kind {
             Kind::Zeal => Some(Choice { zeal: from.zeal.other(), ..from }),
-            Kind::Share => self.next_step(look).map(|share| Choice { share, ..from }),
+            Kind::Share => leap.or_else(|| self.next_step(look)).map(|share| Choice { share, ..from }),
         };
         let Some(to) = to else {
             self.kind = Kind::Zeal;
@@ -391,7 +406,8 @@ impl Chooser {
         };
         let (since_ns, before) = (look.now_ns, self.periods);
         let (threads, owned) = (look.threads, look.owned);
-        let at_once = at_once && !self.up;
+        let at_once = leap.is_some();
+        self.leaps += u32::from(at_once);
         self.trial =
             Trial { since_ns, measured_since_ns: since_ns, kind, at_once, from, before, threads, owned };
         self.choice = to;
@@ -411,6 +427,9 @@ impl Chooser {
             (self.barred, self.barred_until_ns) = (look.limit, look.now_ns + rest);
             self.bars += 1;
         }
+        if self.leapt {
+            (self.leapt, self.leaps) = (false, LEAPS);
+        }
         self.choice = Choice::default();
         (self.up, self.periods) = (false, Periods::default());
     }
@@ -427,9 +446,8 @@ impl Chooser {
     }
 
     /// Whether the smallest share is tried at once.
-    fn may_go_far(&self, look: Look) -> bool {
-        let hardly_more = u64::from(look.data) * 100 <= u64::from(look.ram) * DATA_PERCENT;
-        hardly_more && self.choice.share == ALL && !self.not_at_once
+    fn may_leap(&self, look: Look) -> bool {
+        look.has_data(DATA_PERCENT) && self.choice.share == ALL && self.leaps < LEAPS
     }
 
     /// What to try next, and remembers which way.
@@ -449,7 +467,7 @@ impl Chooser {
             (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
         self.up = larger.is_some() && (self.up || smaller.is_none());
         let small = look.limit.min(look.owned) <= look.ram / FAR_PART;
-        let far = self.far && small || self.may_go_far(look);
+        let far = self.far && small || self.may_leap(look);
         if self.up { larger } else { smaller.map(|near| if far { least } else { near }) }
     }
 
@@ -469,6 +487,7 @@ impl Chooser {
                 return self.end(look, if smaller { End::InVain } else { End::CalledOff });
             }
             self.choice.share = look.owned;
+            self.trial.at_once = false; // it is a step like others now
             self.begin_measuring(look.now_ns);
         } else if passed >= SETTLE_NS && ready {
             self.begin_measuring(look.now_ns);
@@ -527,7 +546,8 @@ impl Chooser {
                 };
                 self.called_off = 0;
                 (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
-                if self.trial.at_once {
+                self.leapt = self.trial.at_once;
+                if self.leapt {
                     // There is nothing smaller to go on to.
                     let took = look.now_ns.saturating_sub(self.trial.since_ns).max(FAR_NS);
                     (self.doublings, self.due_ns) = (FAR_RESTS_SHIFT, look.now_ns + took * FAR_RESTS);
@@ -540,7 +560,9 @@ impl Chooser {
             End::InVain | End::Hopeless => {
                 self.choice = self.trial.from;
                 self.called_off = 0;
-                self.not_at_once |= self.trial.at_once;
+                if self.trial.at_once {
+                    self.leaps = LEAPS;
+                }
                 if self.trial.kind == Kind::Share {
                     self.far = !self.up && !self.far && !self.trial.at_once;
                     self.up = !self.up;

@@ -586,3 +586,34 @@ fn without_a_pool_it_may_be_bad_at_first_and_if_it_stays_so_the_usual_steps_foll
     world.run_to(Phase::Watch);
     assert_eq!((world.counts(), world.step()), ((1, 1), 3));
 }
+
+#[test]
+fn zeal_has_its_turn_where_no_leap_is_possible_and_data_that_grows_after_one_brings_the_pool_back() {
+    let mut world = World::new([500 * K; 4]);
+    (world.data, world.zeal_matters, world.owned) = (5 * MOST, true, 5);
+    world.run_to(Phase::Settle);
+    assert_eq!((world.step(), world.choice().zeal), (0, Zeal::Eager));
+
+    let mut world = World::new([290 * K, 100 * K, 700 * K, 800 * K]);
+    world.data = 5 * MOST;
+    world.run_to(Phase::Settle);
+    world.run_to(Phase::Watch);
+    assert_eq!((world.counts(), world.step()), ((1, 1), 3));
+    world.data = 10 * MOST;
+    let grown = world.now_ns;
+    world.run_to(Phase::Settle);
+    assert!(world.now_ns - grown < FIRST_NS + 10 * PERIOD_NS && world.chooser.up);
+}
+
+#[test]
+fn a_leap_that_is_spoiled_is_made_once_more() {
+    let mut world = World::new([500 * K; 4]);
+    world.data = 5 * MOST;
+    for leaps in 1..=4 {
+        world.run_to(Phase::Settle);
+        assert_eq!(world.step() == 3, leaps <= LEAPS, "{leaps}");
+        world.threads = if world.threads == 2 { 40 } else { 2 }; // others, and other ones
+        world.run_to(Phase::Watch);
+        world.threads = 2;
+    }
+}
