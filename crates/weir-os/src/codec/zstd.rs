@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Pages are compressed at this level: higher ones save next to nothing on 4 KiB.
-pub const LEVEL: c_int = 1;
+const LEVEL: c_int = 1;
 /// Contexts for each direction.
 const CONTEXTS: usize = 4;
 /// Bytes of a compressing context, and of an expanding one, for pages; checked.

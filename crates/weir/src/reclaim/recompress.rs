@@ -1,12 +1,11 @@
 //! Recompress: records of the pool that nobody has wanted for a while are made again with zstd, so that the pool holds the same pages in
 //! less RAM. By the background thread, while a processor idles; `shared/cold.rs` says when, and when not.
 
-use super::room;
+use super::room::{self, NOWHERE, lock_of};
 use crate::config::Cold;
 use crate::door::Pager;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::page::state::{State, Word};
-use crate::page::{Handle, PageId};
 use crate::shared::Core;
 use crate::shared::cold::{ColdWalk, SLICE_NS, Slice};
 use crate::stats;
@@ -18,7 +17,6 @@ use weir_os::thread;
 
 /// Records looked at under one hold of the pool's lock.
 const CHUNK: usize = 8;
-const NOWHERE: Located = Located { handle: Handle(0), page: PageId(0) };
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +37,17 @@ pub fn work<P: Pager>(core: &Core<P>, now_ns: u64) -> Option<u64> {
         return None;
     }
     let mut walk = core.cold_walk.try_lock().ok()?;
-    let mut wanted = core.stats.faults_major().get();
-    if core.cold == Cold::Eager {
+    let eager = core.cold == Cold::Eager;
+    if eager {
         walk.hurry();
-        wanted = u64::MAX;
     }
     if now_ns < walk.due_ns() {
         return Some(walk.due_ns());
     }
+    let wanted = || if eager { u64::MAX } else { core.stats.faults_major().get() };
     if core.pool.owned() == 0 {
         walk.wait(now_ns);
-    } else if walk.at.is_some() || walk.begin_lap(now_ns, wanted) {
+    } else if walk.at.is_some() || walk.begin_lap(now_ns, wanted()) {
         // New records need places before the old ones are free, and faults come first.
         if core.available() < core.low_mark() {
             walk.wait_a_little(now_ns);
@@ -115,7 +113,7 @@ fn visit<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Visit {
     let mut out = [0; RECORD_BYTES_MAX];
     let made = codec::zstd::compress(page, &mut out).and_then(|n| Some((n, saving(n, header)?)));
     stats::add(&core.stats.recompress_tried, 1);
-    let Some(_guard) = core.table.block(l.page.block()).try_lock() else { return Visit::Passed };
+    let Some(_guard) = lock_of(core, l) else { return Visit::Passed };
     let Some(found) = pooled(core, l).filter(|_| core.pool.is_still(&core.pager, l.handle, header)) else {
         return Visit::Passed;
     };
@@ -139,10 +137,7 @@ fn visit<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Visit {
 
 /// The bytes of the page, and the header of its record, if nobody has wanted it since the lap before.
 fn expand_if_old<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Option<u64> {
-    if l.page.0 >= core.table.pages() {
-        return None;
-    }
-    let _guard = core.table.block(l.page.block()).try_lock()?;
+    let _guard = lock_of(core, l)?;
     pooled(core, l)?;
     let Age::Old(header) = core.pool.grow_older(&core.pager, l.handle) else { return None };
     // One that is damaged stays where it is: the program learns of it when it wants the page.
@@ -160,26 +155,18 @@ fn pooled<P: Pager>(core: &Core<P>, l: Located) -> Option<Word> {
 #[cfg(test)]
 mod tests {
     use super::super::compress::Bench;
-    use super::super::store::{Portion, store_window};
+    use super::super::tests::{fill_block, store};
     use super::super::unmap::unmap;
-    use super::super::writeback::Out;
     use super::*;
-    use crate::config::Codec as Setting;
     use crate::fault::{self, Strides};
-    use crate::page::BlockId;
-    use crate::shared::Geometry;
+    use crate::page::{BlockId, PageId};
     use crate::shared::cold::WANTED_MIN;
     use crate::sim::FakePager;
 
     const SECOND: u64 = 1_000_000_000;
 
     fn core() -> Core<FakePager> {
-        let budget_bytes = 8 << 20;
-        let windows = Geometry::arena_windows(budget_bytes);
-        let g = Geometry { pages: 1024, windows, lift_windows: 0, budget_bytes, pool_max_percent: 90 };
-        let mut core = Core::new(FakePager::new(1024, windows), g, 1, Setting::Auto).unwrap();
-        (0..16).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
-        core.pressed.store(true, Ordering::Relaxed);
+        let mut core = super::super::tests::core();
         core.cold = Cold::Recompress;
         core
     }
@@ -207,23 +194,15 @@ mod tests {
     }
 
     fn fill(core: &Core<FakePager>, block: BlockId) {
-        for i in 0..64 {
-            let page = block.page(i);
-            while !core.pager.write(page, |p| *p = contents(page)) {
-                fault(core, page);
-            }
-        }
+        fill_block(core, block.0, |i, p| *p = contents(block.page(i)));
         send_out(core, block);
     }
 
     fn send_out(core: &Core<FakePager>, block: BlockId) {
         unmap(core, block);
-        let mut out = Out::new(core);
-        let all = Portion { most: u32::MAX, polite: false };
         while let Some(block) = core.staged.pop() {
-            store_window(core, &mut Bench::new(), &mut out, block, all);
+            store(core, &mut Bench::new(), block);
         }
-        out.finish(core);
     }
 
     /// Enough pages were wanted for another lap, and one is made. Records that are zstd's now, and those tried for it.

@@ -6,9 +6,11 @@ use crate::page::state::State;
 use crate::page::{Handle, PageId};
 use crate::shared::Core;
 use crate::stats;
+use crate::sync::LockGuard;
 use crate::tier::pool::{Located, SpanId, spans_of};
 
-const NOWHERE: Located = Located { handle: Handle(0), page: PageId(0) };
+/// Of a place in a list that is not filled.
+pub(super) const NOWHERE: Located = Located { handle: Handle(0), page: PageId(0) };
 /// Records looked at under one hold of the pool's lock.
 const CHUNK: usize = 64;
 /// Spans swept per call: bounds the time that a fault which reclaims by itself can spend here.
@@ -57,13 +59,15 @@ fn sweep<P: Pager>(core: &Core<P>, span: SpanId, act: fn(&Core<P>, Located) -> b
     n
 }
 
-/// Drops the record if it is the kept copy of a page in a frame. Blocks that are busy are passed
-/// over: this runs while another block's lock may be held.
+/// The lock of the block of a record's page. Blocks that are busy are passed over: this runs while another block's lock may be held.
+pub(super) fn lock_of<P: Pager>(core: &Core<P>, l: Located) -> Option<LockGuard<'_>> {
+    let known = l.page.0 < core.table.pages();
+    known.then(|| core.table.block(l.page.block()).try_lock()).flatten()
+}
+
+/// Drops the record if it is the kept copy of a page in a frame.
 fn drop_kept<P: Pager>(core: &Core<P>, l: Located) -> bool {
-    if l.page.0 >= core.table.pages() {
-        return false;
-    }
-    let Some(_guard) = core.table.block(l.page.block()).try_lock() else { return false };
+    let Some(_guard) = lock_of(core, l) else { return false };
     let word = core.table.word(l.page);
     let found = word.load();
     if found.kept() != Some(l.handle) || word.try_drop_kept(found).is_err() {
@@ -76,10 +80,7 @@ fn drop_kept<P: Pager>(core: &Core<P>, l: Located) -> bool {
 
 /// Moves a record to another span of its class.
 fn move_record<P: Pager>(core: &Core<P>, l: Located) -> bool {
-    if l.page.0 >= core.table.pages() {
-        return false;
-    }
-    let Some(_guard) = core.table.block(l.page.block()).try_lock() else { return false };
+    let Some(_guard) = lock_of(core, l) else { return false };
     let word = core.table.word(l.page);
     let found = word.load();
     if found.handle() != Some(l.handle) {

@@ -17,7 +17,7 @@ use crate::sim::FakePager;
 use crate::sync::Ordering;
 use weir_os::sys::Errno;
 
-fn core() -> Core<FakePager> {
+pub(super) fn core() -> Core<FakePager> {
     core_with(8 << 20, false)
 }
 
@@ -36,7 +36,7 @@ fn core_with(budget_bytes: u64, lifts: bool) -> Core<FakePager> {
     core
 }
 
-fn fill_block(core: &Core<FakePager>, block: u32, f: impl Fn(u32, &mut [u8; 4096])) {
+pub(super) fn fill_block(core: &Core<FakePager>, block: u32, f: impl Fn(u32, &mut [u8; 4096])) {
     for i in 0..64 {
         let page = BlockId(block).page(i);
         while !core.pager.write(page, |p| f(i, p)) {
@@ -48,7 +48,7 @@ fn fill_block(core: &Core<FakePager>, block: u32, f: impl Fn(u32, &mut [u8; 4096
     }
 }
 
-fn store(core: &Core<FakePager>, bench: &mut Bench, block: BlockId) -> Stored {
+pub(super) fn store(core: &Core<FakePager>, bench: &mut Bench, block: BlockId) -> Stored {
     let mut out = Out::new(core);
     let stored = store_window(core, bench, &mut out, block, Portion { most: u32::MAX, polite: false });
     out.finish(core);

@@ -570,17 +570,18 @@ impl Chooser {
                 } else {
                     self.kind = Kind::Share;
                 }
-                // The usual steps follow a leap that failed soon.
-                let doublings = self.doublings;
-                self.doublings =
-                    if self.trial.at_once { 0 } else { doublings + u32::from(end == End::Hopeless) };
+                // The usual steps follow a leap that failed soon, as if it had not been.
+                let leapt = self.trial.at_once;
+                let doublings = if leapt { 0 } else { self.doublings + u32::from(end == End::Hopeless) };
                 let took = look.now_ns.saturating_sub(self.trial.since_ns).min(SETTLE_NS_MAX + TRIAL_NS_MAX);
-                let rest = took.saturating_mul(1 << self.doublings.min(16)).min(REST_NS_MAX);
+                let rest = took.saturating_mul(1 << doublings.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
                 // What the trial pushed out comes back: all of a working set where too much was brought.
                 let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };
                 self.settles_until_ns = look.now_ns + settling;
-                self.doublings = if self.trial.at_once { doublings } else { self.doublings + 1 };
+                if !leapt {
+                    self.doublings = doublings + 1;
+                }
             }
         }
         self.periods = Periods::default();

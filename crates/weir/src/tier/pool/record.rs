@@ -56,9 +56,21 @@ pub(super) fn header_of(page: PageId, codec: Codec, len: usize) -> u64 {
     u64::from(page.0) | (len as u64) << 32 | (codec as u64) << 45 | MAGIC << MAGIC_SHIFT
 }
 
+/// What a header says of how the record was made.
+fn codec_of(header: u64) -> Option<Codec> {
+    [Codec::Lz4, Codec::ShuffleLz4, Codec::Zstd].into_iter().find(|codec| *codec as u64 == header >> 45 & 7)
+}
+
 /// Whether a record with this header is zstd's.
 pub(super) fn is_zstd(header: u64) -> bool {
-    header >> 45 & 7 == Codec::Zstd as u64
+    codec_of(header) == Some(Codec::Zstd)
+}
+
+/// Length and codec of the page's record with this header.
+fn parse(header: u64, page: PageId) -> Result<(usize, Codec), Damaged> {
+    let ours = header as u32 == page.0;
+    let len = len_of(header).filter(|len| ours && *len <= RECORD_BYTES_MAX);
+    len.zip(codec_of(header)).ok_or(Damaged)
 }
 
 /// The length that a header says; `None`: it is none.
@@ -83,10 +95,8 @@ impl Pool {
     ) -> Result<(), Damaged> {
         let (len, codec) = self.wanted(pager, handle, page)?;
         self.count_zstd_in(codec);
-        let ok = with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| match codec {
-            Codec::Lz4 => codec::lz4_expand(src, dst),
-            other => Pool::expand_whole(other, src, dst),
-        });
+        let src = offset(handle) + HEADER_BYTES;
+        let ok = with_bytes(pager, src, len, |src| Pool::expand_whole(codec, src, dst));
         if ok { Ok(()) } else { Err(Damaged) }
     }
 
@@ -139,7 +149,7 @@ impl Pool {
         page: PageId,
         f: impl FnOnce(Codec, &[u8]) -> R,
     ) -> Result<R, Damaged> {
-        let (len, codec) = self.header(pager, handle, page)?;
+        let (len, codec) = parse(with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b)), page)?;
         Ok(with_bytes(pager, offset(handle) + HEADER_BYTES, len, |src| f(codec, src)))
     }
 
@@ -161,7 +171,7 @@ impl Pool {
     pub fn grow_older<P: Pager>(&self, pager: &P, handle: Handle) -> Age {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b);
-            if h >> 45 & 7 != Codec::Lz4 as u64 || h & TRIED != 0 {
+            if codec_of(h) != Some(Codec::Lz4) || h & TRIED != 0 {
                 Age::Settled
             } else if h & OLD != 0 {
                 Age::Old(h)
@@ -186,31 +196,16 @@ impl Pool {
         });
     }
 
-    /// Of a record that somebody wants.
+    /// Of a record that somebody wants: it is young.
     fn wanted<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), Damaged> {
-        with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
+        let header = with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b);
             if h & OLD != 0 {
                 b.copy_from_slice(&(h & !OLD).to_le_bytes());
             }
+            h
         });
-        self.header(pager, handle, page)
-    }
-
-    fn header<P: Pager>(&self, pager: &P, handle: Handle, page: PageId) -> Result<(usize, Codec), Damaged> {
-        let h = with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b));
-        let len = (h >> 32 & 0x1fff) as usize;
-        let codec = match h >> 45 & 7 {
-            1 => Codec::Lz4,
-            2 => Codec::ShuffleLz4,
-            3 => Codec::Zstd,
-            _ => return Err(Damaged),
-        };
-        if h >> MAGIC_SHIFT != MAGIC || h as u32 != page.0 || len > RECORD_BYTES_MAX {
-            Err(Damaged)
-        } else {
-            Ok((len, codec))
-        }
+        parse(header, page)
     }
 
     /// A record's page changed its number (`mremap`). It is young: one that is old under a number was so when the walk was there. Under
