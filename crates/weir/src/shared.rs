@@ -229,7 +229,8 @@ impl<P: Pager> Core<P> {
             let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
             self.frames.set_limit(frames);
             let most = self.pool_most();
-            self.pool.set_limit(most.min(share.max(share::WINDOWS_MIN)));
+            let least = if share == share::CLOSED { 0 } else { share::WINDOWS_MIN };
+            self.pool.set_limit(most.min(share.max(least)));
             // Somebody else may have charged meanwhile, or changed the share, and set his limit before ours.
             let now = self.metadata_bytes.load(Ordering::SeqCst);
             if now == metadata && self.pool_share.load(Ordering::SeqCst) == share {
@@ -249,6 +250,11 @@ impl<P: Pager> Core<P> {
         if self.pool_share.swap(windows, Ordering::SeqCst) != windows {
             self.apply_limits();
         }
+    }
+
+    /// Whether the pool has no share: what goes out goes to the swap file, past it.
+    pub fn pool_is_closed(&self) -> bool {
+        self.pool_share.load(Ordering::Relaxed) == share::CLOSED
     }
 
     /// Pages have no other place than the pool for now: it may have all it ever may.
@@ -500,6 +506,7 @@ impl<P: Pager> Core<P> {
             s.swap_doubled.store(swapping.doubled(), Ordering::Relaxed);
             s.policy.store(swapping.writes_through().into(), Ordering::Relaxed);
             s.swap_io_ns.store(swapping.io_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+            s.swap_write_cost.store(swapping.write_cost(), Ordering::Relaxed);
             s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
             s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
         }

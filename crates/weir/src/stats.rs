@@ -180,6 +180,8 @@ counters! {
         policy_switches "weir_policy_switches",
         /// Time that threads spent reading from the swap file and writing to it.
         swap_io_ns "weir_swap_io_ns",
+        /// What a batch costs to write, sealing included, as seen lately, ns per KiB.
+        swap_write_cost "weir_swap_write_ns_per_kib",
         /// Slots of pages in frames or in the pool given up because the swap file got short.
         swap_kept_dropped "weir_swap_kept_dropped",
         /// Records moved out of clusters that were mostly dead.

@@ -14,8 +14,9 @@
 //! | no trial | fewer than [`FAULTS_MIN`] faults a second, or the program's time went up and down by more than its mean |
 //! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
 //! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters; else, and after that, another share |
-//! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | the smallest share that is not barred, at once, judged bad after [`FAR_NS`] at the earliest; if it is, or was spoiled twice, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later, or soon when the data has grown beyond [`DATA_PERCENT_LEAPT`] |
+//! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | no pool ([`CLOSED`]), by steps that are not judged, [`DWELL_NS`] each, and then judged bad after [`FAR_NS`] at the earliest, or after half of that with less than [`FAR_HOPELESS_PERCENT`] % of the time; if it is, or was spoiled twice, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later, or soon when the data has grown beyond [`DATA_PERCENT_LEAPT`] |
 //! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
+//! | which periods count | not those, up to [`UNSEEN_MAX`] in a row, with much less time and fewer faulting threads than before, where the process is as busy as if those that are missing ran without a fault: it is not seen what they have |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
 //! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
@@ -42,8 +43,12 @@ const DATA_PERCENT: u64 = 133;
 const DATA_PERCENT_LEAPT: u64 = 150;
 /// Leaps, for one may be spoiled.
 const LEAPS: u32 = 2;
-/// A working set comes together page by page.
-const FAR_NS: u64 = 2_500_000_000;
+/// A working set comes together page by page: up to 3 s after the pool has gone there may be less than before.
+const FAR_NS: u64 = 4_000_000_000;
+/// A step on the way there.
+const DWELL_NS: u64 = 600_000_000;
+/// Of the time before: in so long a trial less will not become more.
+const FAR_HOPELESS_PERCENT: u64 = 25;
 /// As above, as a power of two.
 const FAR_RESTS_SHIFT: u32 = 3;
 /// As above.
@@ -53,6 +58,8 @@ const ZEAL_SCORE: u32 = 20;
 const ZEAL_SCORE_MAX: u32 = 60;
 /// The smallest in windows: compaction wants two of them vacant.
 pub const WINDOWS_MIN: u32 = 6;
+/// No pool: pages go to the swap file as they are.
+pub const CLOSED: u32 = 0;
 /// The largest share: all that the pool may ever have.
 pub const ALL: u32 = u32::MAX;
 /// Faults a second that make a trial worth while: some percent of one processor.
@@ -89,6 +96,8 @@ pub const SETTLE_NS: u64 = 200_000_000;
 pub const GROW_NS: u64 = 500_000_000;
 /// Longest wait for the pool to come to its share.
 pub const SETTLE_NS_MAX: u64 = 3_000_000_000;
+/// So many periods in a row that say nothing are left out.
+const UNSEEN_MAX: u32 = 20;
 /// No period is as long in which the process ran.
 const STANDSTILL_NS: u64 = 10 * PERIOD_NS;
 /// A trial is measured for so long if it has no result.
@@ -258,10 +267,12 @@ enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Trial {
     since_ns: u64,
+    /// The share has been what it is.
+    step_ns: u64,
     /// The pool had come to its share.
     measured_since_ns: u64,
     kind: Kind,
-    /// Of the smallest share, at the first step.
+    /// Of no pool at all, past the shares between.
     at_once: bool,
     /// What held before.
     from: Choice,
@@ -321,6 +332,8 @@ pub struct Chooser {
     called_off: u32,
     /// Threads that faulted, at the look before.
     threads: u32,
+    /// Periods left out, in a row.
+    unseen: u32,
     /// After a trial in vain: what is measured before says nothing.
     settles_until_ns: u64,
     /// No share of less than twice so many windows before the time, for the program fell there; and how often that was.
@@ -344,6 +357,8 @@ impl Chooser {
     pub fn next(&mut self, mut look: Look) -> Choice {
         // The number of an epoch of a few hundred faults goes up and down.
         let threads = core::mem::replace(&mut self.threads, look.threads);
+        let unseen = self.is_unseen(look);
+        self.unseen = if unseen { self.unseen + 1 } else { 0 };
         look.threads = look.threads.max(threads);
         if !look.usable {
             if self.choice.share != ALL || self.phase != Phase::Watch {
@@ -366,9 +381,28 @@ impl Chooser {
         self.choice
     }
 
+    /// Whether threads that faulted before seem to run without a fault now, so that this period does not show what the program has.
+    fn is_unseen(&self, look: Look) -> bool {
+        let (before, threads) = match self.phase {
+            Phase::Watch => self.known,
+            _ => (self.trial.before.whole().unwrap_or_default(), self.trial.threads),
+        };
+        let missing = u64::from(threads.saturating_sub(look.threads));
+        let little = look.period.rate(look.floor_ns) * 100 < before.rate(look.floor_ns) * HOPELESS_PERCENT;
+        missing > 0 && little && look.period.busy() * 100 >= missing * 1_000_000 * BUSY_PERCENT
+    }
+
+    /// Whether a period is one that is left out.
+    fn is_left_out(&self) -> bool {
+        (1..=UNSEEN_MAX).contains(&self.unseen)
+    }
+
     fn watch(&mut self, look: Look) {
         if look.period.gaps < GAPS_MIN || look.now_ns < self.settles_until_ns {
             self.periods = Periods::default();
+            return;
+        }
+        if self.is_left_out() {
             return;
         }
         self.periods.push(look.period);
@@ -408,8 +442,9 @@ impl Chooser {
         let (threads, owned) = (look.threads, look.owned);
         let at_once = leap.is_some();
         self.leaps += u32::from(at_once);
+        let (step_ns, measured_since_ns) = (since_ns, since_ns);
         self.trial =
-            Trial { since_ns, measured_since_ns: since_ns, kind, at_once, from, before, threads, owned };
+            Trial { since_ns, step_ns, measured_since_ns, kind, at_once, from, before, threads, owned };
         self.choice = to;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
@@ -418,13 +453,13 @@ impl Chooser {
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
     /// wrong, and with so small a pool something did. So the pool may have all again, and no share so small for long.
     fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
-        let fell = self.has_half(whole, look) && !differ(self.known.1, look.threads);
+        let fell = self.has_half(whole, look) && self.unseen == 0 && !differ(self.known.1, look.threads);
         if !fell || self.choice == Choice::default() {
             return;
         }
         if self.choice.share != ALL {
             let rest = BAR_NS.saturating_mul(1 << self.bars.min(16)).min(BAR_NS_MAX);
-            (self.barred, self.barred_until_ns) = (look.limit, look.now_ns + rest);
+            (self.barred, self.barred_until_ns) = (look.limit.max(WINDOWS_MIN), look.now_ns + rest);
             self.bars += 1;
         }
         if self.leapt {
@@ -462,19 +497,27 @@ impl Chooser {
         }
         let smaller =
             (look.plenty && smaller < look.owned && smaller < from && smaller >= least).then_some(smaller);
-        let above = (look.limit * 2).min(look.limit + step);
+        let above = (look.limit * 2).min(look.limit + step).max(WINDOWS_MIN);
         let larger =
             (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
         self.up = larger.is_some() && (self.up || smaller.is_none());
         let small = look.limit.min(look.owned) <= look.ram / FAR_PART;
-        let far = self.far && small || self.may_leap(look);
+        let far = self.far && small && !self.may_leap(look);
         if self.up { larger } else { smaller.map(|near| if far { least } else { near }) }
     }
 
+    /// The next share on the way to none.
+    fn step_down(&self, look: Look) -> u32 {
+        let step = (look.ram / STEP_PART).max(1);
+        let next = (look.limit / 2).max(look.limit.saturating_sub(step));
+        if next > WINDOWS_MIN { next } else { CLOSED }
+    }
+
     fn settle(&mut self, look: Look) {
-        let passed = look.now_ns.saturating_sub(self.trial.since_ns);
+        let passed = look.now_ns.saturating_sub(self.trial.step_ns);
         // The last windows may not become vacant: records of many sizes lie in them.
-        let over = look.owned > look.limit + look.limit / 16 + 1;
+        let spread = if look.limit == CLOSED { WINDOWS_MIN } else { 1 };
+        let over = look.owned > look.limit + look.limit / 16 + spread;
         // A larger pool fills as pages go out, if they do.
         let grows = self.trial.kind == Kind::Share && self.up;
         let ready = if grows { look.owned == look.limit || passed >= GROW_NS } else { !over };
@@ -489,7 +532,10 @@ impl Chooser {
             self.choice.share = look.owned;
             self.trial.at_once = false; // it is a step like others now
             self.begin_measuring(look.now_ns);
-        } else if passed >= SETTLE_NS && ready {
+        } else if passed >= DWELL_NS && ready && self.trial.at_once && look.limit != CLOSED {
+            self.choice.share = self.step_down(look);
+            self.trial.step_ns = look.now_ns;
+        } else if passed >= SETTLE_NS && ready && !(self.trial.at_once && look.limit != CLOSED) {
             self.begin_measuring(look.now_ns);
         }
     }
@@ -501,7 +547,9 @@ impl Chooser {
     }
 
     fn measure(&mut self, look: Look) {
-        self.periods.push(look.period);
+        if !self.is_left_out() {
+            self.periods.push(look.period);
+        }
         let others = differ(self.trial.threads, look.threads);
         if others && look.threads > self.trial.threads {
             return self.end(look, End::CalledOff);
@@ -518,12 +566,19 @@ impl Chooser {
         let gained = rate * 100 >= rate_before * (100 + GAIN_PERCENT)
             && rate >= rate_before + GAIN_MIN
             && self.periods.exceed(&self.trial.before, floor);
-        let hopeless = rate * 100 < rate_before * HOPELESS_PERCENT;
+        let below = |percent: u64| rate * 100 < rate_before * percent;
+        let hopeless = below(HOPELESS_PERCENT);
         // What was in the pool, and is wanted, comes back first.
         let rising = self.periods.are_rising(floor);
         let took = look.now_ns.saturating_sub(self.trial.measured_since_ns);
-        let (early, most) =
-            (self.trial.at_once && took < FAR_NS, if rising { TRIAL_NS_MAX } else { TRIAL_NS });
+        let most = match (self.trial.at_once, rising) {
+            (false, false) => TRIAL_NS,
+            (true, true) => FAR_NS / 2 * 3,
+            (false, true) => TRIAL_NS_MAX,
+            (true, false) => FAR_NS,
+        };
+        let early =
+            self.trial.at_once && took < FAR_NS && (took < FAR_NS / 2 || !below(FAR_HOPELESS_PERCENT));
         if (gained || hopeless && !early) && !rising || took >= most && !early {
             let lost = if hopeless { End::Hopeless } else { End::InVain };
             self.end(look, if gained { End::Kept } else { lost });

@@ -43,6 +43,13 @@ const PRESS_BYTES: usize = 272 << 10;
 const SLOT_BYTES: u64 = 26;
 /// RAM of the buffers that are commonly touched: two writers, the mover, and some of every desk.
 const OVERHEAD_BYTES: u64 = 1 << 20;
+/// Smaller batches say little about what a byte costs.
+const TIMED_BYTES: usize = 64 << 10;
+/// What is learnt of that goes into its mean as one part in so many.
+const COST_SHARE: u64 = 8;
+/// Writing costs no more than this, ns per KiB, where a page goes to the file as it is rather than compressed: LZ4 takes 2 to 3 us of a processor for a page
+/// on its way out and up to 1 us on its way in. Half of that would be the bound if writes did not wait beside other threads' work.
+const PLAIN_NS_PER_KIB: u64 = 4000;
 /// Longest wait for a read of somebody else before looking again.
 const WAIT_NS: u64 = 10_000_000;
 
@@ -108,6 +115,8 @@ pub struct Swapping<D: BlockIo> {
     through: AtomicBool,
     /// Time that threads spent reading and writing so far, ns.
     pub io_ns: PlainU64,
+    /// What writing costs, sealing included, ns per KiB; 0: not known yet.
+    write_cost: PlainU64,
     /// What the adaptive policy goes by.
     pub chooser: Mutex<Chooser>,
     /// What its share of the RAM goes by.
@@ -157,6 +166,7 @@ impl<D: BlockIo> Swapping<D> {
             doubled: AtomicU64::new(0),
             through: AtomicBool::new(policy == Policy::Writethrough),
             io_ns: PlainU64::new(0),
+            write_cost: PlainU64::new(0),
             chooser: Mutex::default(),
             share: Mutex::default(),
             full: AtomicBool::new(false),
@@ -310,6 +320,27 @@ impl<D: BlockIo> Swapping<D> {
     /// Counts time spent reading or writing, from `start_ns` until now.
     pub fn count_io(&self, start_ns: u64) {
         self.io_ns.fetch_add(thread::now_ns().saturating_sub(start_ns), Ordering::Relaxed);
+    }
+
+    /// What a batch of so many bytes cost that was written from `start_ns` until now.
+    pub fn note_write(&self, bytes: usize, start_ns: u64) {
+        if bytes >= TIMED_BYTES {
+            let cost = (thread::now_ns().saturating_sub(start_ns) * 1024 / bytes as u64).max(1);
+            let mean = self.write_cost.load(Ordering::Relaxed);
+            let next = if mean == 0 { cost } else { mean + cost / COST_SHARE - mean / COST_SHARE };
+            self.write_cost.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// What writing costs, ns per KiB; 0: not known yet.
+    pub fn write_cost(&self) -> u64 {
+        self.write_cost.load(Ordering::Relaxed)
+    }
+
+    /// Whether pages with no place in the pool are better written as they are: the device is fast, and the file has room.
+    pub fn takes_plain(&self) -> bool {
+        let cost = self.write_cost();
+        (1..=PLAIN_NS_PER_KIB).contains(&cost) && self.usable() && self.keeps_slots()
     }
 
     /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is free.

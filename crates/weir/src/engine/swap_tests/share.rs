@@ -4,7 +4,9 @@ use super::*;
 use crate::reclaim::room::compact;
 use crate::reclaim::share::choose;
 use crate::reclaim::{Effort, run_once};
-use crate::shared::share::{FIRST_NS, PERIOD_NS, PERIODS};
+use crate::shared::share::{CLOSED, FIRST_NS, PERIOD_NS, PERIODS};
+use weir_os::mem::PAGE_BYTES;
+use weir_os::thread;
 
 /// A pool of a few windows, with data of so many blocks in it.
 fn core_with_pool(policy: Policy, blocks: core::ops::Range<u32>) -> &'static Fake {
@@ -14,6 +16,19 @@ fn core_with_pool(policy: Policy, blocks: core::ops::Range<u32>) -> &'static Fak
         send_out(core, block);
     }
     core
+}
+
+fn others(page: u32) -> PageBytes {
+    mixed(page + 10_000)
+}
+
+/// The pool comes to its share, if it can.
+fn shrink(core: &Fake) {
+    let mut bench = Bench::new();
+    for _ in 0..200 {
+        run_once(core, &mut bench, 1, Effort::Background);
+        compact(core);
+    }
 }
 
 /// A program that faults 600 times in a period, with so much time between its faults.
@@ -51,16 +66,15 @@ fn the_share_falls_for_a_trial_and_stays_where_the_program_has_more_time_and_onl
         program.until_trials(1, 100_000);
         let share = core.pool.limit();
         assert!(share < most && core.pool.is_over(), "{share}");
-        let mut bench = Bench::new();
-        for _ in 0..200 {
-            run_once(core, &mut bench, 1, Effort::Background);
-            compact(core);
-        }
-        // All at once, since the data is hardly more than the RAM: that is judged bad after a while only.
+        // Down to no pool, since the data is hardly more than the RAM: that is judged bad after a while only.
         let ended = |core: &Fake| get(&core.stats.share_kept) == 1 || core.pool.limit() == most;
-        let periods = (0..40).take_while(|_| !ended(core)).map(|_| program.period(gap_ns)).count();
+        let mut period = |_| {
+            shrink(core);
+            program.period(gap_ns);
+        };
+        let periods = (0..80).take_while(|_| !ended(core)).map(&mut period).count();
         assert_eq!(get(&core.stats.share_kept), kept, "{gap_ns}");
-        assert!((PERIODS..35).contains(&periods) && (periods > 25) == (kept == 0), "{periods} periods");
+        assert!((PERIODS..75).contains(&periods) && (periods > 40) == (kept == 0), "{periods} periods");
         assert!(kept == 1 || core.pool.limit() == most);
         assert!(get(&core.stats.program_ns) > 0 && get(&core.stats.fault_floor_ns) > 0);
         core.validate(PAGES).unwrap();
@@ -115,11 +129,7 @@ fn a_pool_whose_share_falls_gives_its_windows_back_and_gets_them_again_when_the_
     assert!(before > most / 4 + 1 && core.validate(PAGES).unwrap().swapped == 0, "{before} of {most}");
     core.share_pool(most / 4);
     assert!(core.pool.is_over() && core.pool.limit() >= 4, "{}", core.pool.limit());
-    let mut bench = Bench::new();
-    for _ in 0..200 {
-        run_once(core, &mut bench, 1, Effort::Background);
-        compact(core);
-    }
+    shrink(core);
     let census = core.validate(PAGES).unwrap();
     let limit = core.pool.limit();
     assert!(core.pool.owned() <= limit + limit / 16 + 1, "{} of {before}: {census:?}", core.pool.owned());
@@ -128,6 +138,49 @@ fn a_pool_whose_share_falls_gives_its_windows_back_and_gets_them_again_when_the_
     core.need_pool();
     assert_eq!((core.pool.is_over(), core.pool.limit(), core.take_pool_needed()), (false, most, true));
     assert!(!core.take_pool_needed());
+    core.validate(PAGES).unwrap();
+}
+
+#[test]
+fn a_closed_pool_is_emptied_into_the_file_and_pages_go_past_it_until_it_is_needed() {
+    let core = core_with_pool(Policy::Adaptive, 0..12);
+    let most = core.pool.limit();
+    core.share_pool(CLOSED);
+    assert!(core.pool_is_closed() && core.pool.is_over() && core.pool.is_tight(16));
+    shrink(core);
+    let census = core.validate(PAGES).unwrap();
+    assert_eq!((core.pool.owned(), census.pooled, core.pool.is_tight(16)), (0, 0, false), "{census:?}");
+    // What has been read and is unchanged stays where it is, and what was changed is written: neither makes a record in the pool.
+    let written = || get(&swapping(core).tier.counters().pages_out);
+    let before = written();
+    assert!(before >= 600, "{before}");
+    (0..64).for_each(|page| assert!(read(core, page).unwrap() == mixed(page), "page {page}"));
+    send_out(core, 0);
+    assert_eq!(written(), before);
+    fill(core, 1, others);
+    send_out(core, 1);
+    assert!(written() > before);
+    let census = core.validate(PAGES).unwrap();
+    assert_eq!((core.pool.owned(), census.pooled), (0, 0), "{census:?}");
+    // As it is where the device is fast, and else compressed.
+    let bytes_for_block = |block: u32, cost_ns: u64| {
+        (0..100).for_each(|_| swapping(core).note_write(1 << 20, thread::now_ns() - (cost_ns << 10)));
+        let before = get(&swapping(core).tier.counters().bytes_written);
+        fill(core, block, others);
+        send_out(core, block);
+        get(&swapping(core).tier.counters().bytes_written) - before
+    };
+    let (plain, small) = (bytes_for_block(3, 500), bytes_for_block(4, 9000));
+    assert!(plain >= 64 * PAGE_BYTES as u64 && small < plain / 4 * 3, "{plain} {small}");
+    assert!((192..256).all(|page| !core.table.word(PageId(page)).load().stuck()), "nothing is known of them");
+    core.need_pool();
+    fill(core, 2, others);
+    send_out(core, 2);
+    assert!(!core.pool_is_closed() && core.pool.limit() == most && core.pool.owned() > 0);
+    for page in 0..768 {
+        let contents = if (64..320).contains(&page) { others(page) } else { mixed(page) };
+        assert!(read(core, page).unwrap() == contents, "page {page}");
+    }
     core.validate(PAGES).unwrap();
 }
 

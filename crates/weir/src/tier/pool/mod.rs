@@ -260,7 +260,7 @@ impl Pool {
     pub fn is_tight(&self, share: u64) -> bool {
         let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         let vacant = limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
-        self.owned() >= self.limit() && vacant < limit / share
+        self.owned() >= self.limit().max(1) && (vacant < limit / share || limit == 0)
     }
 
     /// Whether it owns more windows than it may: its share fell.
