@@ -631,9 +631,11 @@ fn with_one_unseen(periods: usize, busy_ns: u64) -> World {
     world.run_to(Phase::Settle);
     world.run_to(Phase::Watch);
     assert_eq!((world.counts(), world.choice().share), ((1, 1), CLOSED));
-    (0..5).for_each(|_| drop(world.period()));
+    (0..5).for_each(|_| assert_eq!(world.period(), 3));
     (world.rates[0][3], world.threads, world.busy_ns) = (20 * K, 1, busy_ns);
-    (0..periods).for_each(|_| drop(world.period()));
+    (0..periods).for_each(|_| {
+        world.period();
+    });
     (world.rates[0][3], world.threads, world.busy_ns) = (800 * K, 2, 3 * PERIOD_NS / 2);
     world.run(2);
     world
