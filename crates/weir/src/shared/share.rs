@@ -350,7 +350,7 @@ impl Chooser {
     /// In the child of a fork: what is known of the program is the parent's.
     pub fn forked(&mut self) {
         let choice = if self.phase == Phase::Watch { self.choice } else { self.trial.from };
-        *self = Chooser { choice, counts: self.counts, ..Chooser::default() };
+        *self = Chooser { choice, leapt: choice.share == CLOSED, counts: self.counts, ..Chooser::default() };
     }
 
     /// What holds from now on.
@@ -497,7 +497,10 @@ impl Chooser {
         }
         let smaller =
             (look.plenty && smaller < look.owned && smaller < from && smaller >= least).then_some(smaller);
-        let above = (look.limit * 2).min(look.limit + step).max(WINDOWS_MIN);
+        let above = match look.limit {
+            CLOSED if !look.has_data(DATA_PERCENT_LEAPT) => ALL,
+            limit => (limit * 2).min(limit + step).max(WINDOWS_MIN),
+        };
         let larger =
             (self.choice.share != ALL).then_some(if above < look.most / 8 * 7 { above } else { ALL });
         self.up = larger.is_some() && (self.up || smaller.is_none());

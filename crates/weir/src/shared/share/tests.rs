@@ -609,6 +609,7 @@ fn zeal_has_its_turn_where_no_leap_is_possible_and_data_that_grows_after_one_bri
     let grown = world.now_ns;
     world.run_to(Phase::Settle);
     assert!(world.now_ns - grown < FIRST_NS + 10 * PERIOD_NS && world.chooser.up);
+    assert_eq!(world.choice().share, ALL);
 }
 
 #[test]
@@ -669,4 +670,17 @@ fn periods_that_do_not_show_what_the_program_has_spoil_no_trial() {
     };
     assert_eq!(run(PERIOD_NS), (1, 1));
     assert_eq!(run(PERIOD_NS / 2), (1, 0), "nobody ran: it has less");
+}
+
+#[test]
+fn a_child_without_a_pool_gets_one_when_its_data_grows() {
+    let mut world = World::new([290 * K, 100 * K, 700 * K, 800 * K]);
+    world.data = 5 * MOST;
+    world.run_to(Phase::Settle);
+    world.run_to(Phase::Watch);
+    assert_eq!(world.choice().share, CLOSED);
+    world.chooser.forked();
+    world.data = 10 * MOST;
+    world.run_to(Phase::Settle);
+    assert_eq!(world.choice().share, ALL);
 }
