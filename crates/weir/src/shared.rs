@@ -98,6 +98,8 @@ pub struct Core<P: Pager> {
     pool_max_percent: u32,
     /// Windows that the pool may own, if its largest share allows them.
     pool_share: AtomicU32,
+    /// What its records took of their pages, in percent, when it was closed.
+    closed_ratio: AtomicU64,
     /// Since the last look at its share, pages had no other place than the pool.
     pool_needed: AtomicBool,
     metadata_bytes: AtomicU64,
@@ -165,6 +167,7 @@ impl<P: Pager> Core<P> {
             budget_bytes: g.budget_bytes,
             pool_max_percent: g.pool_max_percent,
             pool_share: AtomicU32::new(share::ALL),
+            closed_ratio: AtomicU64::new(100),
             pool_needed: AtomicBool::new(false),
             metadata_bytes: AtomicU64::new(0),
             keep_score: AtomicI32::new(0),
@@ -247,6 +250,10 @@ impl<P: Pager> Core<P> {
 
     /// From now on the pool may own so many windows, if its largest share allows them; or [`share::ALL`].
     pub fn share_pool(&self, windows: u32) {
+        if windows == share::CLOSED && !self.pool_is_closed() {
+            let ratio = self.pool_ratio_percent().unwrap_or(100);
+            self.closed_ratio.store(ratio, Ordering::Relaxed);
+        }
         if self.pool_share.swap(windows, Ordering::SeqCst) != windows {
             self.apply_limits();
         }
@@ -261,6 +268,11 @@ impl<P: Pager> Core<P> {
     pub fn need_pool(&self) {
         self.pool_needed.store(true, Ordering::SeqCst);
         self.share_pool(share::ALL);
+    }
+
+    /// Whether that was so since the last call of [`Core::take_pool_needed`].
+    pub fn is_pool_needed(&self) -> bool {
+        self.pool_needed.load(Ordering::SeqCst)
     }
 
     /// Whether that was so since the last call.
@@ -512,21 +524,28 @@ impl<P: Pager> Core<P> {
         }
     }
 
+    /// What the pool's records take of their pages, in percent, if there are any: an eighth more than the records themselves, for classes and
+    /// partly filled spans.
+    fn pool_ratio_percent(&self) -> Option<u64> {
+        let logical = self.stats.pool_logical_bytes().get();
+        (self.stats.pool_stored_bytes().get() * 112).checked_div(logical).map(|ratio| ratio.clamp(5, 100))
+    }
+
     /// Whether nothing new should be taken: what is resident could no longer all be compressed
     /// into what is left, at the ratio seen so far, nor the rest of it go to the swap file.
     pub fn full(&self) -> bool {
         let swapping = self.swapping.as_ref().filter(|s| s.usable());
-        let stored = self.stats.pool_stored_bytes().get();
-        let logical = self.stats.pool_logical_bytes().get();
-        if logical == 0 && swapping.is_none() {
+        let seen = self.pool_ratio_percent();
+        if seen.is_none() && swapping.is_none() {
             return false;
         }
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
         // Working room: what faults leave to the pool, a window coming in and one going out.
         let limit = u64::from(self.frames.limit().saturating_sub(4 * BLOCK_PAGES));
         let in_frames = u64::from(self.frames.limit()).saturating_sub(pool);
-        // An eighth more than the records themselves: classes and partly filled spans.
-        let ratio_percent = (stored * 112).checked_div(logical).unwrap_or(100).clamp(5, 100);
+        // A closed pool may be opened again, and has no records to tell.
+        let closed = self.pool_is_closed().then(|| self.closed_ratio.load(Ordering::Relaxed));
+        let ratio_percent = closed.or(seen).unwrap_or(100);
         // Records that can be given up at no price.
         let kept = (self.kept() + self.doubled()) * ratio_percent / 100;
         let wanted = pool.saturating_sub(kept) + in_frames * ratio_percent / 100;

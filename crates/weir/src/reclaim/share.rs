@@ -51,6 +51,9 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
     };
     let choice = chooser.next(look);
     core.share_pool(choice.share);
+    if core.is_pool_needed() {
+        core.need_pool(); // since the flag was taken
+    }
     core.trials.set_zeal(choice.zeal);
     let stats = &core.stats;
     stats::add(&stats.program_ns, between_ns.saturating_sub(gaps * floor_ns));

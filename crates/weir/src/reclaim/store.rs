@@ -246,7 +246,7 @@ fn store_page<P: Pager>(
                 Pushed::Yes => Fate::Writing,
                 Pushed::Full => Fate::Waits,
                 Pushed::No => {
-                    stats::add(&core.stats.out_stuck, 1);
+                    count(&core.stats.out_stuck, tried.into());
                     Fate::GivenBack
                 }
             }

@@ -39,7 +39,7 @@ const STEP_PART: u32 = 8;
 const FAR_PART: u32 = 4;
 /// Data of no more than this percentage of the RAM: without a pool little of it would be out.
 const DATA_PERCENT: u64 = 133;
-/// After a leap to the smallest share with more than this the steps back begin.
+/// Without a pool and with more than this it is tried again.
 const DATA_PERCENT_LEAPT: u64 = 150;
 /// Leaps, for one may be spoiled.
 const LEAPS: u32 = 2;
@@ -47,6 +47,9 @@ const LEAPS: u32 = 2;
 const FAR_NS: u64 = 4_000_000_000;
 /// A step on the way there.
 const DWELL_NS: u64 = 600_000_000;
+/// The way there may take so long, and its last step is from no more than this part of the RAM.
+const WALK_NS_MAX: u64 = 8_000_000_000;
+const LAST_PART: u32 = 64;
 /// Of the time before: in so long a trial less will not become more.
 const FAR_HOPELESS_PERCENT: u64 = 25;
 /// As above, as a power of two.
@@ -58,7 +61,7 @@ const ZEAL_SCORE: u32 = 20;
 const ZEAL_SCORE_MAX: u32 = 60;
 /// The smallest in windows: compaction wants two of them vacant.
 pub const WINDOWS_MIN: u32 = 6;
-/// No pool: pages go to the swap file as they are.
+/// No pool: pages go to the swap file past it, as they are where that is fast.
 pub const CLOSED: u32 = 0;
 /// The largest share: all that the pool may ever have.
 pub const ALL: u32 = u32::MAX;
@@ -365,6 +368,7 @@ impl Chooser {
                 self.wait_longer(look.now_ns);
             }
             (self.choice, self.phase, self.periods) = Default::default();
+            self.leapt = false;
             return self.choice;
         }
         self.zeal_score = match look.zeal_matters {
@@ -453,7 +457,7 @@ impl Chooser {
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
     /// wrong, and with so small a pool something did. So the pool may have all again, and no share so small for long.
     fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
-        let fell = self.has_half(whole, look) && self.unseen == 0 && !differ(self.known.1, look.threads);
+        let fell = self.has_half(whole, look) && !differ(self.known.1, look.threads);
         if !fell || self.choice == Choice::default() {
             return;
         }
@@ -480,9 +484,10 @@ impl Chooser {
         whole.rate(look.floor_ns) + CHANGE_MIN < self.known.0.rate(look.floor_ns) / 2
     }
 
-    /// Whether the smallest share is tried at once.
+    /// Whether no pool at all is tried next.
     fn may_leap(&self, look: Look) -> bool {
-        look.has_data(DATA_PERCENT) && self.choice.share == ALL && self.leaps < LEAPS
+        let barred = look.now_ns < self.barred_until_ns;
+        look.has_data(DATA_PERCENT) && self.choice.share == ALL && self.leaps < LEAPS && !barred
     }
 
     /// What to try next, and remembers which way.
@@ -513,11 +518,12 @@ impl Chooser {
     fn step_down(&self, look: Look) -> u32 {
         let step = (look.ram / STEP_PART).max(1);
         let next = (look.limit / 2).max(look.limit.saturating_sub(step));
-        if next > WINDOWS_MIN { next } else { CLOSED }
+        if next > WINDOWS_MIN.max(look.ram / LAST_PART) { next } else { CLOSED }
     }
 
     fn settle(&mut self, look: Look) {
         let passed = look.now_ns.saturating_sub(self.trial.step_ns);
+        let walked = look.now_ns.saturating_sub(self.trial.since_ns);
         // The last windows may not become vacant: records of many sizes lie in them.
         let spread = if look.limit == CLOSED { WINDOWS_MIN } else { 1 };
         let over = look.owned > look.limit + look.limit / 16 + spread;
@@ -526,7 +532,7 @@ impl Chooser {
         let ready = if grows { look.owned == look.limit || passed >= GROW_NS } else { !over };
         if look.threads > self.trial.threads && differ(self.trial.threads, look.threads) {
             self.end(look, End::CalledOff);
-        } else if passed > SETTLE_NS_MAX && over {
+        } else if over && (passed > SETTLE_NS_MAX || walked > WALK_NS_MAX) {
             // The disk is not as fast as that. What has gone so far is judged, if it is anything.
             let smaller = self.trial.kind == Kind::Share && !self.up;
             if !smaller || look.owned >= self.trial.owned {

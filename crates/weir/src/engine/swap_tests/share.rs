@@ -185,6 +185,20 @@ fn a_closed_pool_is_emptied_into_the_file_and_pages_go_past_it_until_it_is_neede
 }
 
 #[test]
+fn a_closed_pool_in_front_of_a_small_file_refuses_no_memory_because_it_has_no_records() {
+    let core = core_sharing(40, FakeDisk::new(4 * MIB, 512), 4 * MIB, Policy::Adaptive, 64);
+    for block in 0..12 {
+        fill(core, block, mixed);
+        send_out(core, block);
+    }
+    assert!(!core.full());
+    core.share_pool(CLOSED);
+    shrink(core);
+    assert_eq!(core.pool.owned(), 0);
+    assert!(!core.full(), "what is in frames could be compressed as before");
+}
+
+#[test]
 fn a_fault_that_waits_for_a_frame_does_not_write_pool_pages_because_the_share_fell() {
     let core = core_with_pool(Policy::Adaptive, 0..12);
     core.share_pool(core.pool.limit() / 8);

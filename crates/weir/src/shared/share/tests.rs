@@ -646,8 +646,8 @@ fn with_one_unseen(periods: usize, busy_ns: u64) -> World {
 fn a_thread_that_runs_without_a_fault_for_a_while_is_no_fall() {
     let kept = |world: World| (world.choice().share, world.chooser.bars);
     assert_eq!(kept(with_one_unseen(6, 3 * PERIOD_NS / 2)), (CLOSED, 0));
-    assert_eq!(kept(with_one_unseen(UNSEEN_MAX as usize + 10, 3 * PERIOD_NS / 2)), (CLOSED, 0));
-    // With nobody who runs it is one.
+    // For longer, or with nobody who runs, it is one.
+    assert_eq!(kept(with_one_unseen(UNSEEN_MAX as usize + 10, 3 * PERIOD_NS / 2)), (ALL, 1));
     assert_eq!(kept(with_one_unseen(6, PERIOD_NS / 2)), (ALL, 1));
 }
 
@@ -683,4 +683,17 @@ fn a_child_without_a_pool_gets_one_when_its_data_grows() {
     world.data = 10 * MOST;
     world.run_to(Phase::Settle);
     assert_eq!(world.choice().share, ALL);
+}
+
+#[test]
+fn while_small_shares_are_barred_nobody_goes_to_none() {
+    let mut world = World::new([290 * K, 100 * K, 100 * K, 800 * K]);
+    world.data = 5 * MOST;
+    (world.chooser.barred, world.chooser.barred_until_ns) = (20, world.now_ns + 3 * FIRST_NS);
+    world.run_to(Phase::Settle);
+    assert!(world.now_ns < world.chooser.barred_until_ns && !world.chooser.trial.at_once);
+    world.run_to(Phase::Watch);
+    world.now_ns = world.chooser.barred_until_ns;
+    world.run_to(Phase::Settle);
+    assert!(world.chooser.trial.at_once);
 }

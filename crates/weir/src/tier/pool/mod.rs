@@ -173,6 +173,10 @@ impl Pool {
         lens: &[usize],
         places: &mut [Option<Handle>],
     ) -> Result<(), NoRoom> {
+        // Closed: what places there are go with their windows.
+        if self.limit() == 0 {
+            return Err(NoRoom::Share);
+        }
         loop {
             stats.out_pool_locks().add(1);
             let start = stats.pool_out().own().is_multiple_of(TIMED_ONE_IN).then(thread::now_ns);
