@@ -202,6 +202,7 @@ impl<P: Pager> Core<P> {
     pub fn attach_swap(&mut self, swapping: Swapping<P::Disk>) {
         self.metadata_bytes.fetch_add(swapping.overhead_bytes(), Ordering::Relaxed);
         self.swapping = Some(swapping);
+        self.resident.let_left_over_go();
         self.apply_limits();
     }
 

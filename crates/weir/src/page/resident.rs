@@ -10,7 +10,7 @@ use super::id::BlockId;
 use super::region::Access;
 use super::table::PageTable;
 use crate::sync::{Lock, Ordering};
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Most references a block can save up; each lets it survive one round of the main queue.
 pub const REFS_MAX: u32 = 3;
@@ -19,11 +19,16 @@ const QUEUE_MASK: u32 = 3;
 /// The block went out while it was queued: its place is that of pages that are gone.
 const STALE: u32 = 4;
 const REFS_SHIFT: u32 = 8;
+/// Above the references: the clock when the block was queued, as far as it fits.
+const SINCE_SHIFT: u32 = 10;
+const SINCE_MASK: u32 = u32::MAX >> SINCE_SHIFT;
 const NONE: u32 = 0;
 const PROBATION: u32 = 1;
 const MAIN: u32 = 2;
-/// Time of an eviction that is not remembered.
+/// Time of an eviction that never was.
 const NEVER: u32 = 0;
+/// Of one that is not remembered.
+const FORGOTTEN: u32 = u32::MAX;
 /// Link value of the last block, and of an empty queue's head; block ids are stored plus one.
 const END: u32 = 0;
 
@@ -34,6 +39,11 @@ pub enum Pick {
     Probation,
     /// The oldest block of the main queue.
     Main,
+}
+
+/// References that a block has saved up.
+fn refs(policy: u32) -> u32 {
+    policy >> REFS_SHIFT & REFS_MAX
 }
 
 /// Takes from probation while it holds more than a tenth of the blocks (S3-FIFO's share), so that
@@ -63,6 +73,8 @@ pub struct ResidentSet {
     main: Queue,
     /// Blocks that went out since the start: the clock for refault distance.
     clock: AtomicU32,
+    /// There is a swap file: [`ResidentSet::let_left_over_go`].
+    no_left_over: AtomicBool,
 }
 
 /// What brought a page in, as far as replacement cares.
@@ -77,6 +89,12 @@ pub enum Arrival {
 }
 
 impl ResidentSet {
+    /// From now on what has never been out leaves in its turn also where all else comes back. In front of a swap file it is what
+    /// reading on and on would have to write at last; without one a loop has more of such blocks that stay.
+    pub fn let_left_over_go(&self) {
+        self.no_left_over.store(true, Ordering::Relaxed);
+    }
+
     /// Notes that pages of the block arrived. Cheap when the block is queued already.
     pub fn arrived(&self, table: &PageTable, block: BlockId, how: Arrival) {
         self.note_arrived(table, block, how);
@@ -90,7 +108,7 @@ impl ResidentSet {
         // What is used in order is used once: behind the stream it goes first.
         let once = row.access() == Access::Sequential && how != Arrival::Stayed;
         if seen & QUEUE_MASK != NONE {
-            if how == Arrival::TakenBack && !once && seen >> REFS_SHIFT < REFS_MAX {
+            if how == Arrival::TakenBack && !once && refs(seen) < REFS_MAX {
                 policy.fetch_add(1 << REFS_SHIFT, Ordering::Relaxed);
             }
             return false;
@@ -110,7 +128,8 @@ impl ResidentSet {
     /// A block that went out less than a main queue's length ago would have been a hit, had
     /// probation been that much longer.
     fn refaulted_soon(&self, evicted_at: u32) -> bool {
-        evicted_at != NEVER && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at) < self.blocks() / 2
+        ![NEVER, FORGOTTEN].contains(&evicted_at)
+            && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at) < self.blocks() / 2
     }
 
     /// Takes the next victim out of the queues. It comes back by `arrived`.
@@ -121,11 +140,11 @@ impl ResidentSet {
             let p = self.probation.len.load(Ordering::Relaxed);
             let m = self.main.len.load(Ordering::Relaxed);
             let (queue, from) = match choose(p, m)? {
-                Pick::Probation => (&self.probation, PROBATION),
-                Pick::Main => (&self.main, MAIN),
+                Pick::Main if !self.is_left_over(table) => (&self.main, MAIN),
+                _ => (&self.probation, PROBATION),
             };
             let (block, policy) = self.pop(table, queue)?;
-            let (row, refs) = (table.block(block), policy >> REFS_SHIFT);
+            let (row, refs) = (table.block(block), refs(policy));
             if row.resident() == 0 {
                 continue; // emptied since
             }
@@ -141,7 +160,7 @@ impl ResidentSet {
             let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
             // What leaves the main queue had its chance: coming back soon it is as good as new. Otherwise a loop a little
             // longer than memory is all main queue, and every round misses all of it.
-            row.set_evicted_at(if from == MAIN { NEVER } else { now });
+            row.set_evicted_at(if from == MAIN { FORGOTTEN } else { now });
             return Some(block);
         }
     }
@@ -166,10 +185,31 @@ impl ResidentSet {
         self.probation.len.load(Ordering::Relaxed) + self.main.len.load(Ordering::Relaxed)
     }
 
+    /// Whether probation's oldest has never been out and is older than all of the main queue: where all that comes, comes back,
+    /// it would stay for ever, used or not.
+    fn is_left_over(&self, table: &PageTable) -> bool {
+        if !self.no_left_over.load(Ordering::Relaxed) {
+            return false;
+        }
+        let oldest = |q: &Queue| (q.head.load(Ordering::Relaxed)).checked_sub(1).map(BlockId);
+        let (Some(new), Some(main)) = (oldest(&self.probation), oldest(&self.main)) else { return false };
+        let row = table.block(new);
+        // What is not where its place says is in the way of the others.
+        let gone = row.resident() == 0 || row.links().1.load(Ordering::Relaxed) & STALE != 0;
+        (gone || row.evicted_at() == NEVER) && self.age(table, new) > self.age(table, main)
+    }
+
+    /// How many blocks went out since this one was queued.
+    fn age(&self, table: &PageTable, block: BlockId) -> u32 {
+        let since = table.block(block).links().1.load(Ordering::Relaxed) >> SINCE_SHIFT;
+        self.clock.load(Ordering::Relaxed).wrapping_sub(since) & SINCE_MASK
+    }
+
     fn push(&self, table: &PageTable, q: &Queue, id: u32, block: BlockId, refs: u32) {
         let (next, policy) = table.block(block).links();
         next.store(END, Ordering::Relaxed);
-        policy.store(id | refs << REFS_SHIFT, Ordering::Relaxed);
+        let since = self.clock.load(Ordering::Relaxed) << SINCE_SHIFT;
+        policy.store(id | refs << REFS_SHIFT | since, Ordering::Relaxed);
         let tail = q.tail.load(Ordering::Relaxed);
         if tail == END {
             q.head.store(block.0 + 1, Ordering::Relaxed);
@@ -243,6 +283,29 @@ mod tests {
     }
 
     #[test]
+    fn what_has_never_been_out_leaves_before_a_main_queue_that_is_all_younger_where_there_is_a_swap_file() {
+        for swaps in [false, true] {
+            let (t, set) = (table_with(40), ResidentSet::default());
+            if swaps {
+                set.let_left_over_go();
+            }
+            (0..20).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+            // Ten go out, and all come back soon, for good; so do others.
+            (0..10).for_each(|b| assert_eq!(set.next_victim(&t), Some(BlockId(b))));
+            (0..10).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
+            (20..38).for_each(|b| set.arrived(&t, BlockId(b), Arrival::TakenBack));
+            set.went_early(&t, [BlockId(17)].into_iter()); // it is there again
+            t.block(BlockId(18)).add_resident(-1);
+            let mut out: Vec<u32> = (0..8).filter_map(|_| set.next_victim(&t)).map(|b| b.0).collect();
+            out.sort_unstable();
+            let stays = |b: &u32| (10..20).contains(b) && !out.contains(b);
+            // A tenth of what there is; or the one that has been out, and the one that is empty.
+            let left: Vec<u32> = (0..40).filter(stays).collect();
+            assert_eq!(left, if swaps { vec![17, 18] } else { vec![17, 18, 19] }, "{out:?}");
+        }
+    }
+
+    #[test]
     fn a_block_that_went_out_early_and_came_back_waits_as_long_as_a_new_one() {
         let (t, set) = (table_with(4), ResidentSet::default());
         (0..4).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
@@ -284,7 +347,8 @@ mod tests {
         set.arrived(&t, BlockId(0), Arrival::TakenBack);
         let out: Vec<u32> = (0..8).filter_map(|_| set.next_victim(&t)).map(|b| b.0).collect();
         assert_eq!(out, [20, 21, 22, 23, 24, 25, 26, 27]);
-        assert_eq!(t.block(BlockId(0)).links().1.load(Ordering::Relaxed), PROBATION, "no reference either");
+        let policy = t.block(BlockId(0)).links().1.load(Ordering::Relaxed);
+        assert_eq!((policy & QUEUE_MASK, refs(policy)), (PROBATION, 0), "no reference either");
     }
 
     #[test]

@@ -19,6 +19,8 @@
 //! | which periods count | not those, up to [`UNSEEN_MAX`] in a row, with much less time and fewer faulting threads than before, where the process is as busy as if those that are missing ran without a fault: it is not seen what they have |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
+//! | even: not kept, but not undone either, for each change costs | a share with which the time is as little less as a gain would have to be more |
+//! | tried again at once | what was in vain by a little, if with what was before there is now less than [`HOPELESS_PERCENT`] % of the time that there was with it |
 //! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
 //! | rest after a trial in vain | as long as it took, twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
 //! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer |
@@ -277,6 +279,8 @@ struct Trial {
     kind: Kind,
     /// Of no pool at all, past the shares between.
     at_once: bool,
+    /// For the second time, since the way back was worse.
+    again: bool,
     /// What held before.
     from: Choice,
     /// Periods before.
@@ -293,6 +297,8 @@ enum End {
     Kept,
     /// There are too few faults to see what the program has.
     KeptUnseen,
+    /// Another share that is no worse: undoing it would cost, and bring nothing.
+    Even,
     InVain,
     Hopeless,
     CalledOff,
@@ -343,6 +349,8 @@ pub struct Chooser {
     barred: u32,
     barred_until_ns: u64,
     bars: u32,
+    /// What was in vain by a little, and what there was with it: what was before may not come back.
+    rejected: Option<(Choice, Period)>,
     /// By what the program is known again: steady periods when its trials began or one was kept, and how many threads faulted.
     known: (Period, u32),
     /// For the statistics.
@@ -413,6 +421,11 @@ impl Chooser {
         let Some(whole) = self.periods.whole().filter(|_| self.periods.are_steady(look.floor_ns)) else {
             return;
         };
+        if let Some(choice) = self.take_better(&whole, look) {
+            self.begin(look, choice, Kind::Share);
+            self.trial.again = true;
+            return;
+        }
         if self.due_ns == 0 || self.is_another(&whole, look) {
             self.due_ns = look.now_ns + FIRST_NS;
             self.doublings = RESTS_SHIFT;
@@ -442,16 +455,40 @@ impl Chooser {
             self.kind = Kind::Zeal;
             return;
         };
-        let (since_ns, before) = (look.now_ns, self.periods);
-        let (threads, owned) = (look.threads, look.owned);
-        let at_once = leap.is_some();
-        self.leaps += u32::from(at_once);
-        let (step_ns, measured_since_ns) = (since_ns, since_ns);
-        self.trial =
-            Trial { since_ns, step_ns, measured_since_ns, kind, at_once, from, before, threads, owned };
+        self.begin(look, to, kind);
+        self.trial.at_once = leap.is_some();
+        self.leaps += u32::from(self.trial.at_once);
+    }
+
+    fn begin(&mut self, look: Look, to: Choice, kind: Kind) {
+        self.trial = Trial {
+            since_ns: look.now_ns,
+            step_ns: look.now_ns,
+            measured_since_ns: look.now_ns,
+            kind,
+            from: self.choice,
+            before: self.periods,
+            threads: look.threads,
+            owned: look.owned,
+            ..Trial::default()
+        };
         self.choice = to;
+        self.rejected = None;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
+    }
+
+    /// What was tried last, if the program has much less again without it: the way back to what was before was worse than either.
+    fn take_better(&mut self, whole: &Period, look: Look) -> Option<Choice> {
+        let (choice, had) = self.rejected?;
+        let floor = look.floor_ns;
+        let less = whole.rate(floor) * 100 < had.rate(floor) * HOPELESS_PERCENT;
+        if !less || differ(self.known.1, look.threads) {
+            return None;
+        }
+        self.rejected = None;
+        self.up = choice.share > self.choice.share;
+        Some(choice)
     }
 
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
@@ -589,8 +626,18 @@ impl Chooser {
         let early =
             self.trial.at_once && took < FAR_NS && (took < FAR_NS / 2 || !below(FAR_HOPELESS_PERCENT));
         if (gained || hopeless && !early) && !rising || took >= most && !early {
-            let lost = if hopeless { End::Hopeless } else { End::InVain };
-            self.end(look, if gained { End::Kept } else { lost });
+            let Trial { kind, at_once, again, from, .. } = self.trial;
+            let walks = kind == Kind::Share && !again && (at_once || from.share != ALL);
+            let even = walks && !below(100 - GAIN_PERCENT);
+            self.end(
+                look,
+                match (gained || even && at_once, even, hopeless) {
+                    (true, ..) => End::Kept,
+                    (_, true, _) => End::Even,
+                    (_, _, true) => End::Hopeless,
+                    _ => End::InVain,
+                },
+            );
         }
     }
 
@@ -621,14 +668,21 @@ impl Chooser {
                 self.choice = self.trial.from;
                 self.wait_longer(look.now_ns);
             }
-            End::InVain | End::Hopeless => {
-                self.choice = self.trial.from;
+            End::Even | End::InVain | End::Hopeless => {
+                let (even, whole) = (end == End::Even, self.periods.whole());
+                if even {
+                    self.known = (whole.unwrap_or_default(), look.threads);
+                } else {
+                    let tried = core::mem::replace(&mut self.choice, self.trial.from);
+                    let close = end == End::InVain && !self.trial.again;
+                    self.rejected = whole.filter(|_| close).map(|whole| (tried, whole));
+                }
                 self.called_off = 0;
                 if self.trial.at_once {
                     self.leaps = LEAPS;
                 }
                 if self.trial.kind == Kind::Share {
-                    self.far = !self.up && !self.far && !self.trial.at_once;
+                    self.far = !self.up && !self.far && !self.trial.at_once && !even;
                     self.up = !self.up;
                     self.kind = Kind::Zeal;
                 } else {
@@ -642,7 +696,7 @@ impl Chooser {
                 self.due_ns = look.now_ns + rest;
                 // What the trial pushed out comes back: all of a working set where too much was brought.
                 let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };
-                self.settles_until_ns = look.now_ns + settling;
+                self.settles_until_ns = look.now_ns + if even { 0 } else { settling };
                 if !leapt {
                     self.doublings = doublings + 1;
                 }
