@@ -292,11 +292,11 @@ mod tests {
             (0..20).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
             // Ten go out, and all come back soon, for good; so do others.
             (0..10).for_each(|b| assert_eq!(set.next_victim(&t), Some(BlockId(b))));
-            (0..10).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
             (20..38).for_each(|b| set.arrived(&t, BlockId(b), Arrival::TakenBack));
+            (0..10).for_each(|b| set.arrived(&t, BlockId(b), Arrival::Fetched));
             set.went_early(&t, [BlockId(17)].into_iter()); // it is there again
             t.block(BlockId(18)).add_resident(-1);
-            let mut out: Vec<u32> = (0..8).filter_map(|_| set.next_victim(&t)).map(|b| b.0).collect();
+            let mut out: Vec<u32> = (0..10).filter_map(|_| set.next_victim(&t)).map(|b| b.0).collect();
             out.sort_unstable();
             let stays = |b: &u32| (10..20).contains(b) && !out.contains(b);
             // A tenth of what there is; or the one that has been out, and the one that is empty.

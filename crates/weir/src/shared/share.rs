@@ -20,9 +20,9 @@
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
 //! | even: not kept, but not undone either, for each change costs | a share with which the time is as little less as a gain would have to be more |
-//! | tried again at once | what was in vain by a little, if with what was before there is now less than [`HOPELESS_PERCENT`] % of the time that there was with it |
+//! | tried again at once | what was in vain, if with what was before there is now less than [`HOPELESS_PERCENT`] % of the time that there was with it |
 //! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
-//! | rest after a trial in vain | as long as it took, twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
+//! | rest after a trial in vain | as long as it took, or [`TRIAL_NS`], twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
 //! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer |
 //!
 //! While the swap file takes nothing the pool may have all.
@@ -349,7 +349,7 @@ pub struct Chooser {
     barred: u32,
     barred_until_ns: u64,
     bars: u32,
-    /// What was in vain by a little, and what there was with it: what was before may not come back.
+    /// What was tried in vain, and what there was with it: what was before may not come back.
     rejected: Option<(Choice, Period)>,
     /// By what the program is known again: steady periods when its trials began or one was kept, and how many threads faulted.
     known: (Period, u32),
@@ -674,8 +674,7 @@ impl Chooser {
                     self.known = (whole.unwrap_or_default(), look.threads);
                 } else {
                     let tried = core::mem::replace(&mut self.choice, self.trial.from);
-                    let close = end == End::InVain && !self.trial.again;
-                    self.rejected = whole.filter(|_| close).map(|whole| (tried, whole));
+                    self.rejected = whole.filter(|_| !self.trial.again).map(|whole| (tried, whole));
                 }
                 self.called_off = 0;
                 if self.trial.at_once {
@@ -692,7 +691,7 @@ impl Chooser {
                 let leapt = self.trial.at_once;
                 let doublings = if leapt { 0 } else { self.doublings + u32::from(end == End::Hopeless) };
                 let took = look.now_ns.saturating_sub(self.trial.since_ns).min(SETTLE_NS_MAX + TRIAL_NS_MAX);
-                let rest = took.saturating_mul(1 << doublings.min(16)).min(REST_NS_MAX);
+                let rest = took.max(TRIAL_NS).saturating_mul(1 << doublings.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
                 // What the trial pushed out comes back: all of a working set where too much was brought.
                 let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };

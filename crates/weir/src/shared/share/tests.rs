@@ -161,7 +161,7 @@ fn an_even_trial_is_not_undone_and_no_step_is_taken_in_its_direction_at_once() {
 }
 
 #[test]
-fn what_was_in_vain_by_a_little_is_taken_again_if_the_way_back_from_it_was_worse() {
+fn what_was_in_vain_is_taken_again_if_the_way_back_from_it_was_worse() {
     let mut world = World::new([290 * K, 700 * K, 600 * K, 600 * K]);
     (0..2).for_each(|_| {
         world.run_to(Phase::Settle);
