@@ -13,17 +13,16 @@
 //! | - | - |
 //! | no trial | fewer than [`FAULTS_MIN`] faults a second, or the program's time went up and down by more than its mean |
 //! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
-//! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters; else, and after that, another share |
+//! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters, but no more of it once a smaller pool was worth it; else, and after that, another share |
 //! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | no pool ([`CLOSED`]), by steps that are not judged, [`DWELL_NS`] each, and then judged bad after [`FAR_NS`] at the earliest, or after half of that with less than [`FAR_HOPELESS_PERCENT`] % of the time; if it is, or was spoiled twice, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later, or soon when the data has grown beyond [`DATA_PERCENT_LEAPT`] |
 //! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
 //! | which periods count | not those, up to [`UNSEEN_MAX`] in a row, with much less time and fewer faulting threads than before, where the process is as busy as if those that are missing ran without a fault: it is not seen what they have |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
 //! | even: not kept, but not undone either, for each change costs | a share with which the time is as little less as a gain would have to be more |
-//! | tried again at once | what was in vain, if with what was before there is now less than [`HOPELESS_PERCENT`] % of the time that there was with it |
 //! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
-//! | rest after a trial in vain | as long as it took, or [`TRIAL_NS`], twice that after each one more; after the first of a program [`RESTS`] times; after a hopeless one twice as long |
-//! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer |
+//! | rest after a trial in vain | as long as it took, or [`TRIAL_NS`], [`RESTS`] times, twice that after each one more; after a hopeless one twice as long, and for each time that a trial broke the program |
+//! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer, but where it fell right after a trial in vain, which did that: then the way down is the same again |
 //!
 //! While the swap file takes nothing the pool may have all.
 
@@ -95,6 +94,8 @@ const ZEAL_SETTLES: u64 = 5;
 pub const BAR_NS: u64 = 60_000_000_000;
 /// As above.
 pub const BAR_NS_MAX: u64 = 480_000_000_000;
+/// A program that falls so soon after a trial in vain had come to itself was broken by it.
+const BREAKS_NS: u64 = 2_000_000_000;
 /// After a change, before it is measured.
 pub const SETTLE_NS: u64 = 200_000_000;
 /// Longest wait for a pool that may have more to have it.
@@ -279,8 +280,6 @@ struct Trial {
     kind: Kind,
     /// Of no pool at all, past the shares between.
     at_once: bool,
-    /// For the second time, since the way back was worse.
-    again: bool,
     /// What held before.
     from: Choice,
     /// Periods before.
@@ -349,8 +348,11 @@ pub struct Chooser {
     barred: u32,
     barred_until_ns: u64,
     bars: u32,
-    /// What was tried in vain, and what there was with it: what was before may not come back.
-    rejected: Option<(Choice, Period)>,
+    /// A fall before this is the doing of a trial in vain: what was before did not come back. And how often that was.
+    breaks_until_ns: u64,
+    breaks: u32,
+    /// A smaller pool was worth it.
+    frames_pay: bool,
     /// By what the program is known again: steady periods when its trials began or one was kept, and how many threads faulted.
     known: (Period, u32),
     /// For the statistics.
@@ -421,18 +423,13 @@ impl Chooser {
         let Some(whole) = self.periods.whole().filter(|_| self.periods.are_steady(look.floor_ns)) else {
             return;
         };
-        if let Some(choice) = self.take_better(&whole, look) {
-            self.begin(look, choice, Kind::Share);
-            self.trial.again = true;
-            return;
-        }
         if self.due_ns == 0 || self.is_another(&whole, look) {
             self.due_ns = look.now_ns + FIRST_NS;
             self.doublings = RESTS_SHIFT;
             if !differ(self.known.1, look.threads) {
                 (self.waits_until_ns, self.called_off) = (0, 0);
             }
-            (self.far, self.kind) = (false, Kind::Zeal);
+            (self.far, self.kind, self.frames_pay) = (false, Kind::Zeal, false);
             self.bar_if_fallen(&whole, look);
             self.known = (whole, look.threads);
         }
@@ -446,7 +443,10 @@ impl Chooser {
         }
         let from = self.choice;
         let leap = self.may_leap(look).then(|| self.next_step(look)).flatten();
-        let kind = if self.zeal_score >= ZEAL_SCORE && leap.is_none() { self.kind } else { Kind::Share };
+        // What eagerness brings takes frames: where these were worth more than the pool's, a trial of it would only break the program.
+        let spared = self.frames_pay && from.zeal == Zeal::Frugal;
+        let zeal = self.zeal_score >= ZEAL_SCORE && leap.is_none() && !spared;
+        let kind = if zeal { self.kind } else { Kind::Share };
         let to = match kind {
             Kind::Zeal => Some(Choice { zeal: from.zeal.other(), ..from }),
             Kind::Share => leap.or_else(|| self.next_step(look)).map(|share| Choice { share, ..from }),
@@ -473,22 +473,8 @@ impl Chooser {
             ..Trial::default()
         };
         self.choice = to;
-        self.rejected = None;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
-    }
-
-    /// What was tried last, if the program has much less again without it: the way back to what was before was worse than either.
-    fn take_better(&mut self, whole: &Period, look: Look) -> Option<Choice> {
-        let (choice, had) = self.rejected?;
-        let floor = look.floor_ns;
-        let less = whole.rate(floor) * 100 < had.rate(floor) * HOPELESS_PERCENT;
-        if !less || differ(self.known.1, look.threads) {
-            return None;
-        }
-        self.rejected = None;
-        self.up = choice.share > self.choice.share;
-        Some(choice)
     }
 
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
@@ -498,13 +484,16 @@ impl Chooser {
         if !fell || self.choice == Choice::default() {
             return;
         }
-        if self.choice.share != ALL {
+        let broken = look.now_ns < self.breaks_until_ns;
+        if broken {
+            (self.breaks, self.kind, self.frames_pay) = (self.breaks + 1, Kind::Share, true);
+        } else if self.choice.share != ALL {
             let rest = BAR_NS.saturating_mul(1 << self.bars.min(16)).min(BAR_NS_MAX);
             (self.barred, self.barred_until_ns) = (look.limit.max(WINDOWS_MIN), look.now_ns + rest);
             self.bars += 1;
         }
         if self.leapt {
-            (self.leapt, self.leaps) = (false, LEAPS);
+            (self.leapt, self.leaps) = (false, if broken { LEAPS - 1 } else { LEAPS });
         }
         self.choice = Choice::default();
         (self.up, self.periods) = (false, Periods::default());
@@ -626,8 +615,8 @@ impl Chooser {
         let early =
             self.trial.at_once && took < FAR_NS && (took < FAR_NS / 2 || !below(FAR_HOPELESS_PERCENT));
         if (gained || hopeless && !early) && !rising || took >= most && !early {
-            let Trial { kind, at_once, again, from, .. } = self.trial;
-            let walks = kind == Kind::Share && !again && (at_once || from.share != ALL);
+            let Trial { kind, at_once, from, .. } = self.trial;
+            let walks = kind == Kind::Share && (at_once || from.share != ALL);
             let even = walks && !below(100 - GAIN_PERCENT);
             self.end(
                 look,
@@ -656,6 +645,7 @@ impl Chooser {
                     _ => (self.trial.before.whole().unwrap_or_default(), self.trial.threads),
                 };
                 self.called_off = 0;
+                self.frames_pay |= self.trial.kind == Kind::Share && !self.up;
                 (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
                 self.leapt = self.trial.at_once;
                 if self.leapt {
@@ -673,8 +663,7 @@ impl Chooser {
                 if even {
                     self.known = (whole.unwrap_or_default(), look.threads);
                 } else {
-                    let tried = core::mem::replace(&mut self.choice, self.trial.from);
-                    self.rejected = whole.filter(|_| !self.trial.again).map(|whole| (tried, whole));
+                    self.choice = self.trial.from;
                 }
                 self.called_off = 0;
                 if self.trial.at_once {
@@ -689,15 +678,17 @@ impl Chooser {
                 }
                 // The usual steps follow a leap that failed soon, as if it had not been.
                 let leapt = self.trial.at_once;
-                let doublings = if leapt { 0 } else { self.doublings + u32::from(end == End::Hopeless) };
+                let doublings = self.doublings + u32::from(end == End::Hopeless);
                 let took = look.now_ns.saturating_sub(self.trial.since_ns).min(SETTLE_NS_MAX + TRIAL_NS_MAX);
-                let rest = took.max(TRIAL_NS).saturating_mul(1 << doublings.min(16)).min(REST_NS_MAX);
+                let shift = if leapt { 0 } else { doublings.max(RESTS_SHIFT + self.breaks) };
+                let rest = took.max(TRIAL_NS).saturating_mul(1 << shift.min(16)).min(REST_NS_MAX);
                 self.due_ns = look.now_ns + rest;
                 // What the trial pushed out comes back: all of a working set where too much was brought.
                 let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };
                 self.settles_until_ns = look.now_ns + if even { 0 } else { settling };
+                self.breaks_until_ns = self.settles_until_ns + BREAKS_NS;
                 if !leapt {
-                    self.doublings = doublings + 1;
+                    self.doublings = shift + 1;
                 }
             }
         }

@@ -122,6 +122,13 @@ impl World {
         }
     }
 
+    /// Runs until a fall would not be the doing of the last trial.
+    fn run_to_rest(&mut self) {
+        while self.chooser.phase != Phase::Watch || self.now_ns <= self.chooser.breaks_until_ns {
+            self.period();
+        }
+    }
+
     fn counts(&self) -> (u64, u64) {
         (self.chooser.counts.begun, self.chooser.counts.kept)
     }
@@ -161,31 +168,35 @@ fn an_even_trial_is_not_undone_and_no_step_is_taken_in_its_direction_at_once() {
 }
 
 #[test]
-fn what_was_in_vain_is_taken_again_if_the_way_back_from_it_was_worse() {
-    let mut world = World::new([290 * K, 700 * K, 600 * K, 600 * K]);
+fn a_program_that_a_trial_in_vain_broke_goes_the_same_way_again_and_is_left_alone_for_longer() {
+    let good = [290 * K, 700 * K, 600 * K, 600 * K];
+    let mut world = World::new(good);
     (0..2).for_each(|_| {
         world.run_to(Phase::Settle);
         world.run_to(Phase::Watch);
     });
     assert_eq!((world.step(), world.counts()), (1, (2, 1)), "600 are less than 700");
-    // The working set is not together any more.
-    world.rates = [[290 * K, 160 * K, 600 * K, 600 * K]; 2];
-    world.run_to(Phase::Settle);
-    assert_eq!((world.step(), world.counts().0), (2, 3));
-    world.run_to(Phase::Watch);
-    assert_eq!((world.step(), world.counts()), (2, (3, 2)));
-    // A program that lost its time for another reason loses nothing by that, and it is not tried twice.
-    let mut world = World::new([290 * K, 700 * K, 600 * K, 600 * K]);
-    (0..2).for_each(|_| {
-        world.run_to(Phase::Settle);
-        world.run_to(Phase::Watch);
-    });
+    let rest = world.chooser.due_ns - world.now_ns;
+    // The working set is not together any more, and comes together with all for the pool only.
     world.rates = [[290 * K, 160 * K, 160 * K, 160 * K]; 2];
-    world.run_to(Phase::Settle);
+    while world.choice().share != ALL {
+        world.period();
+    }
+    assert_eq!((world.chooser.breaks, world.chooser.bars), (1, 0));
+    world.rates = [good; 2];
+    assert_eq!(world.run(8), 1, "not barred");
+    while world.counts().0 == 3 {
+        world.period();
+    }
     world.run_to(Phase::Watch);
-    assert_eq!((world.counts(), world.chooser.rejected), ((3, 1), None));
+    assert_eq!((world.step(), world.counts()), (1, (4, 2)));
+    let longer = world.chooser.due_ns - world.now_ns;
+    assert!(longer >= rest * 3 / 2, "{longer} after {rest}");
+    // What happens later is not the trial's doing.
+    world.run_to_rest();
+    world.rates = [[290 * K, 160 * K, 160 * K, 160 * K]; 2];
     world.run(3);
-    assert_eq!(world.step(), 0, "all for the pool, as after any fall");
+    assert_eq!((world.chooser.breaks, world.chooser.bars), (1, 1));
 }
 
 #[test]
@@ -423,8 +434,8 @@ fn a_program_that_falls_with_a_small_pool_gets_it_all_back_and_does_not_go_there
     assert_eq!(world.run(15), 3);
     // Its working set no longer fits, and with a small pool nothing brings it together again.
     let share = world.settled().share;
+    world.run_to_rest();
     world.rates = [[150 * K, 280 * K, 400 * K, 60 * K]; 2];
-    world.run_to(Phase::Watch);
     let fell = world.now_ns;
     while world.choice().share != ALL {
         world.period();
@@ -437,6 +448,7 @@ fn a_program_that_falls_with_a_small_pool_gets_it_all_back_and_does_not_go_there
         world.period();
     }
     assert!(world.now_ns - fell >= BAR_NS && world.now_ns > barred, "{}", world.now_ns - fell);
+    world.run_to_rest();
     world.rates = [[150 * K, 280 * K, 400 * K, 60 * K]; 2];
     world.run(30);
     let again = world.now_ns;
@@ -460,10 +472,7 @@ fn what_comes_right_after_a_trial_in_vain_is_not_taken_for_the_program() {
         world.period();
         assert_eq!((world.chooser.known, world.chooser.periods.n), (known, 0));
     }
-    // What was tried had more than that, and does not have it any more either.
-    world.run_to(Phase::Measure);
-    world.run_to(Phase::Watch);
-    world.run(2);
+    world.run(1);
     assert_ne!(world.chooser.known, known, "it is another one indeed");
 }
 
@@ -500,7 +509,7 @@ fn where_threads_fault_no_more_the_process_must_stay_busy() {
 fn a_program_whose_faults_become_few_and_slow_is_seen_to_fall() {
     let mut world = World::new([150 * K, 280 * K, 400 * K, 600 * K]);
     assert_eq!(world.run(15), 3);
-    world.run_to(Phase::Watch);
+    world.run_to_rest();
     (world.faults, world.rates) = (FAULTS_MIN / 20, [[30 * K; 4]; 2]);
     world.run(3);
     assert_eq!((world.choice().share, world.chooser.bars), (ALL, 1));
