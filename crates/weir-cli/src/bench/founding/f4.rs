@@ -14,8 +14,9 @@ use crate::term;
 
 const POOL_PERCENT: u8 = 20;
 /// Before it is measured a column runs so many times as long: a working set takes seconds to come together when its pages come one by
-/// one, and the adaptive policy takes three before its first trial.
-const SETTLE: u32 = 4;
+/// one, and the adaptive policy takes three before its first trial. With 15 s the second one, which may fail like the first, is over as well; the
+/// third comes half a minute later, and those after it less and less often.
+const SETTLE: u32 = 5;
 const DEADLINE: Duration = Duration::from_secs(300);
 /// What adaptive has to reach of the best of the others.
 const WANTED: f64 = 0.97;
