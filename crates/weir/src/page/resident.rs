@@ -109,7 +109,9 @@ impl ResidentSet {
         let once = row.access() == Access::Sequential && how != Arrival::Stayed;
         if seen & QUEUE_MASK != NONE {
             if how == Arrival::TakenBack && !once && refs(seen) < REFS_MAX {
-                policy.fetch_add(1 << REFS_SHIFT, Ordering::Relaxed);
+                // Lost where another thread was first: what is above the references stays what it is.
+                let more = seen + (1 << REFS_SHIFT);
+                let _ = policy.compare_exchange(seen, more, Ordering::Relaxed, Ordering::Relaxed);
             }
             return false;
         }
@@ -303,6 +305,21 @@ mod tests {
             let left: Vec<u32> = (0..40).filter(stays).collect();
             assert_eq!(left, if swaps { vec![17, 18] } else { vec![17, 18, 19] }, "{out:?}");
         }
+    }
+
+    #[test]
+    fn what_has_never_been_out_but_is_younger_than_the_main_queue_waits_and_references_do_not_run_over() {
+        let (t, set) = (table_with(60), ResidentSet::default());
+        set.let_left_over_go();
+        (0..40).for_each(|b| set.arrived(&t, BlockId(b), Arrival::TakenBack));
+        (0..9).for_each(|_| set.arrived(&t, BlockId(39), Arrival::TakenBack));
+        let policy = t.block(BlockId(39)).links().1.load(Ordering::Relaxed);
+        assert_eq!((refs(policy), policy >> SINCE_SHIFT), (REFS_MAX, 0));
+        // One of the main queue goes, and one that is new comes.
+        assert_eq!(set.next_victim(&t), Some(BlockId(0)));
+        set.arrived(&t, BlockId(50), Arrival::Fetched);
+        assert_eq!(set.next_victim(&t), Some(BlockId(1)), "not the new one, although all came before");
+        assert_eq!(set.blocks(), 39);
     }
 
     #[test]

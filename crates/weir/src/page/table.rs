@@ -265,7 +265,7 @@ impl<'a> BlockRow<'a> {
         let _ = self.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// Reclaim's clock (32 bits) when the block last went out; 0 when it never did.
+    /// Reclaim's clock (32 bits) when the block last went out; 0 when it never did, all ones when that is forgotten.
     #[inline]
     pub fn evicted_at(self) -> u32 {
         self.0.w32[3].load(Ordering::Relaxed)

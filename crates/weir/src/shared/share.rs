@@ -15,14 +15,14 @@
 //! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
 //! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters, but no more of it once a smaller pool was worth it; else, and after that, another share |
 //! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | no pool ([`CLOSED`]), by steps that are not judged, [`DWELL_NS`] each, and then judged bad after [`FAR_NS`] at the earliest, or after half of that with less than [`FAR_HOPELESS_PERCENT`] % of the time; if it is, or was spoiled twice, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later, or soon when the data has grown beyond [`DATA_PERCENT_LEAPT`] |
-//! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none and the pool is small, as far as it goes |
+//! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none, the pool is small and the step cost hardly anything, as far as it goes |
 //! | which periods count | not those, up to [`UNSEEN_MAX`] in a row, with much less time and fewer faulting threads than before, where the process is as busy as if those that are missing ran without a fault: it is not seen what they have |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
-//! | even: not kept, but not undone either, for each change costs | a share with which the time is as little less as a gain would have to be more |
+//! | even: not undone, for each change costs | a smaller share, of less than all, with which the time is less than it was by no more than a gain would have to be, also than when one was kept last |
 //! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
 //! | rest after a trial in vain | as long as it took, or [`TRIAL_NS`], [`RESTS`] times, twice that after each one more; after a hopeless one twice as long, and for each time that a trial broke the program |
-//! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer, but where it fell right after a trial in vain, which did that: then the way down is the same again |
+//! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer, but where it fell right after a trial in vain, which did that: then the way down is the same again, up to [`BREAKS`] times |
 //!
 //! While the swap file takes nothing the pool may have all.
 
@@ -96,6 +96,8 @@ pub const BAR_NS: u64 = 60_000_000_000;
 pub const BAR_NS_MAX: u64 = 480_000_000_000;
 /// A program that falls so soon after a trial in vain had come to itself was broken by it.
 const BREAKS_NS: u64 = 2_000_000_000;
+/// Falls of that kind after which the next one is like any other: a program that every trial breaks is to be left alone.
+const BREAKS: u32 = 2;
 /// After a change, before it is measured.
 pub const SETTLE_NS: u64 = 200_000_000;
 /// Longest wait for a pool that may have more to have it.
@@ -378,7 +380,7 @@ impl Chooser {
                 self.wait_longer(look.now_ns);
             }
             (self.choice, self.phase, self.periods) = Default::default();
-            self.leapt = false;
+            (self.leapt, self.frames_pay) = (false, false);
             return self.choice;
         }
         self.zeal_score = match look.zeal_matters {
@@ -429,8 +431,11 @@ impl Chooser {
             if !differ(self.known.1, look.threads) {
                 (self.waits_until_ns, self.called_off) = (0, 0);
             }
-            (self.far, self.kind, self.frames_pay) = (false, Kind::Zeal, false);
-            self.bar_if_fallen(&whole, look);
+            (self.far, self.kind) = (false, Kind::Zeal);
+            let paid = core::mem::take(&mut self.frames_pay);
+            if self.bar_if_fallen(&whole, look) {
+                (self.kind, self.frames_pay) = (Kind::Share, paid);
+            }
             self.known = (whole, look.threads);
         }
         if self.leapt && !look.has_data(DATA_PERCENT_LEAPT) {
@@ -473,20 +478,22 @@ impl Chooser {
             ..Trial::default()
         };
         self.choice = to;
+        self.breaks_until_ns = 0;
         self.counts.begun += 1;
         self.phase = Phase::Settle;
     }
 
     /// The program has lost half of its time. It may be another one now; or it was one whose working set fits as long as nothing goes
     /// wrong, and with so small a pool something did. So the pool may have all again, and no share so small for long.
-    fn bar_if_fallen(&mut self, whole: &Period, look: Look) {
+    /// True where a trial did that, and the way down is the same again: not more than [`BREAKS`] times.
+    fn bar_if_fallen(&mut self, whole: &Period, look: Look) -> bool {
         let fell = self.has_half(whole, look) && !differ(self.known.1, look.threads);
         if !fell || self.choice == Choice::default() {
-            return;
+            return false;
         }
-        let broken = look.now_ns < self.breaks_until_ns;
+        let broken = look.now_ns < self.breaks_until_ns && self.breaks < BREAKS;
         if broken {
-            (self.breaks, self.kind, self.frames_pay) = (self.breaks + 1, Kind::Share, true);
+            self.breaks += 1;
         } else if self.choice.share != ALL {
             let rest = BAR_NS.saturating_mul(1 << self.bars.min(16)).min(BAR_NS_MAX);
             (self.barred, self.barred_until_ns) = (look.limit.max(WINDOWS_MIN), look.now_ns + rest);
@@ -497,6 +504,7 @@ impl Chooser {
         }
         self.choice = Choice::default();
         (self.up, self.periods) = (false, Periods::default());
+        broken
     }
 
     /// Whether what the program does has changed.
@@ -575,6 +583,12 @@ impl Chooser {
         }
     }
 
+    /// Whether the trial has shown hardly less time than there was before it.
+    fn is_close(&self, floor_ns: u64) -> bool {
+        let rate = |periods: &Periods| periods.whole().map_or(0, |whole| whole.rate(floor_ns));
+        rate(&self.periods) * 100 >= rate(&self.trial.before) * (100 - GAIN_PERCENT)
+    }
+
     fn begin_measuring(&mut self, now_ns: u64) {
         self.trial.measured_since_ns = now_ns;
         self.periods = Periods::default();
@@ -616,8 +630,10 @@ impl Chooser {
             self.trial.at_once && took < FAR_NS && (took < FAR_NS / 2 || !below(FAR_HOPELESS_PERCENT));
         if (gained || hopeless && !early) && !rising || took >= most && !early {
             let Trial { kind, at_once, from, .. } = self.trial;
-            let walks = kind == Kind::Share && (at_once || from.share != ALL);
-            let even = walks && !below(100 - GAIN_PERCENT);
+            // Larger ones are judged before they are filled, so they have to gain.
+            let walks = kind == Kind::Share && !self.up && (at_once || from.share != ALL);
+            let known = self.known.0.rate(floor) * (100 - GAIN_PERCENT);
+            let even = walks && !below(100 - GAIN_PERCENT) && rate * 100 >= known;
             self.end(
                 look,
                 match (gained || even && at_once, even, hopeless) {
@@ -645,7 +661,8 @@ impl Chooser {
                     _ => (self.trial.before.whole().unwrap_or_default(), self.trial.threads),
                 };
                 self.called_off = 0;
-                self.frames_pay |= self.trial.kind == Kind::Share && !self.up;
+                self.frames_pay |=
+                    end == End::Kept && self.trial.kind == Kind::Share && !self.up && !self.trial.at_once;
                 (self.doublings, self.due_ns, self.far, self.kind) = (0, look.now_ns, false, Kind::Share);
                 self.leapt = self.trial.at_once;
                 if self.leapt {
@@ -659,10 +676,8 @@ impl Chooser {
                 self.wait_longer(look.now_ns);
             }
             End::Even | End::InVain | End::Hopeless => {
-                let (even, whole) = (end == End::Even, self.periods.whole());
-                if even {
-                    self.known = (whole.unwrap_or_default(), look.threads);
-                } else {
+                let even = end == End::Even;
+                if !even {
                     self.choice = self.trial.from;
                 }
                 self.called_off = 0;
@@ -670,7 +685,7 @@ impl Chooser {
                     self.leaps = LEAPS;
                 }
                 if self.trial.kind == Kind::Share {
-                    self.far = !self.up && !self.far && !self.trial.at_once && !even;
+                    self.far = !self.up && !self.far && !self.trial.at_once && self.is_close(look.floor_ns);
                     self.up = !self.up;
                     self.kind = Kind::Zeal;
                 } else {
@@ -686,7 +701,7 @@ impl Chooser {
                 // What the trial pushed out comes back: all of a working set where too much was brought.
                 let settling = if self.trial.kind == Kind::Zeal { took * ZEAL_SETTLES } else { took };
                 self.settles_until_ns = look.now_ns + if even { 0 } else { settling };
-                self.breaks_until_ns = self.settles_until_ns + BREAKS_NS;
+                self.breaks_until_ns = if even { 0 } else { self.settles_until_ns + BREAKS_NS };
                 if !leapt {
                     self.doublings = shift + 1;
                 }

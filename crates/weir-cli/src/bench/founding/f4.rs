@@ -14,8 +14,7 @@ use crate::term;
 
 const POOL_PERCENT: u8 = 20;
 /// Before it is measured a column runs so many times as long: a working set takes seconds to come together when its pages come one by
-/// one, and the adaptive policy takes three before its first trial. With 15 s the second one, which may fail like the first, is over as well; the
-/// third comes half a minute later, and those after it less and less often.
+/// one, and the adaptive policy's first trials take some ten. They go on, less and less often.
 const SETTLE: u32 = 5;
 const DEADLINE: Duration = Duration::from_secs(300);
 /// What adaptive has to reach of the best of the others.
@@ -91,7 +90,7 @@ fn rows(runs: &[Value]) -> Value {
         let best_other = speeds[..3].iter().flatten().copied().fold(0.0, f64::max);
         let adaptive = speeds[3].filter(|_| best_other > 0.0).map(|speed| speed / best_other);
         let mut json = json!({
-            "percent": percent, "report": report,
+            "percent": percent, "report": report, "nothing_left": nothing_left(runs, *percent),
             "adaptive_to_best": adaptive, "reached": adaptive.map(|ratio| ratio >= WANTED),
         });
         for (column, speed) in COLUMNS.iter().zip(speeds) {
@@ -101,6 +100,12 @@ fn rows(runs: &[Value]) -> Value {
         json
     });
     Value::Array(rows.collect())
+}
+
+/// Whether no page left the RAM in any run of a row: then all columns ran the same code, and what differs is the machine.
+fn nothing_left(runs: &[Value], percent: u64) -> bool {
+    let stayed = |run: &Value| COLUMNS.iter().all(|c| run[*c]["counters"]["weir_pages_unmapped"] == 0);
+    runs.iter().filter(|run| run["percent"] == percent).all(stayed)
 }
 
 /// The table.
@@ -122,7 +127,13 @@ pub fn human(report: &Value) -> String {
             line.extend(COLUMNS.map(|column| show(&row[column]["percent_of_best"])));
             let ratio = row["adaptive_to_best"].as_f64();
             line.push(ratio.map_or("-".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio)));
-            line.push(row["reached"].as_bool().map_or("-", |yes| if yes { "yes" } else { "no" }).to_owned());
+            let reached = match (row["nothing_left"].as_bool(), row["reached"].as_bool()) {
+                (Some(true), Some(_)) => "same",
+                (_, Some(true)) => "yes",
+                (_, Some(false)) => "no",
+                (_, None) => "-",
+            };
+            line.push(reached.to_owned());
             line.push(
                 row["report"].as_array().into_iter().flatten().map(show).collect::<Vec<_>>().join(" / "),
             );
@@ -142,7 +153,8 @@ pub fn human(report: &Value) -> String {
     text += &table::render(&headers, &lines);
     let best = rows.iter().flat_map(|row| COLUMNS.map(|column| row[column]["transactions_per_s"].as_f64()));
     let best = best.flatten().fold(0.0, f64::max);
-    text + &format!("100 is {} k transactions/s\n", table::short(best / 1e3))
+    text += &format!("100 is {} k transactions/s\n", table::short(best / 1e3));
+    text + "same: no page left the RAM in any column, so that all ran the same code: what differs is the machine\n"
 }
 
 #[cfg(test)]
@@ -177,6 +189,23 @@ mod tests {
         assert!(text.contains("1.00 k transactions/s"), "{text}");
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 110, "{widest}: {text}");
+    }
+
+    #[test]
+    fn where_nothing_left_the_ram_in_any_column_of_any_run_the_columns_are_called_the_same() {
+        let run = |percent: u64, unmapped: [u64; 4]| {
+            let mut run = run_of(percent, [100.0, 100.0, 100.0, 90.0]);
+            for (column, pages) in COLUMNS.iter().zip(unmapped) {
+                run[*column]["counters"] = json!({ "weir_pages_unmapped": pages });
+            }
+            run
+        };
+        let runs = [run(75, [0; 4]), run(75, [0; 4]), run(87, [0; 4]), run(87, [0, 0, 64, 0])];
+        let report = json!({ "rows": rows(&runs), "runs": runs });
+        let line =
+            |percent: &str| human(&report).lines().find(|line| line.starts_with(percent)).unwrap().to_owned();
+        assert!(line("75 %").contains("same") && line("75 %").contains("90.0 %"), "{}", line("75 %"));
+        assert!(line("87 %").contains("no") && !line("87 %").contains("same"), "{}", line("87 %"));
     }
 
     #[test]

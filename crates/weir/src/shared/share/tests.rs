@@ -200,6 +200,42 @@ fn a_program_that_a_trial_in_vain_broke_goes_the_same_way_again_and_is_left_alon
 }
 
 #[test]
+fn a_program_that_trials_broke_too_often_is_barred_and_one_that_was_eager_may_be_so_again() {
+    for (breaks, expected) in [(BREAKS - 1, (BREAKS, 0)), (BREAKS, (BREAKS, 1))] {
+        let mut world = World::new([290 * K, 700 * K, 600 * K, 600 * K]);
+        (0..2).for_each(|_| {
+            world.run_to(Phase::Settle);
+            world.run_to(Phase::Watch);
+        });
+        assert!(world.chooser.frames_pay && world.now_ns < world.chooser.breaks_until_ns);
+        world.chooser.breaks = breaks;
+        world.rates = [[290 * K, 160 * K, 160 * K, 160 * K]; 2];
+        while world.choice().share != ALL {
+            world.period();
+        }
+        assert_eq!((world.chooser.breaks, world.chooser.bars), expected);
+        assert_eq!(world.chooser.frames_pay, expected.1 == 0);
+    }
+    let mut world = World { zeal_matters: true, ..World::new([100 * K, 50 * K, 50 * K, 50 * K]) };
+    world.rates[1] = [300 * K, 50 * K, 50 * K, 50 * K];
+    while world.counts().1 == 0 {
+        world.period();
+    }
+    assert_eq!(world.choice(), Choice { share: ALL, zeal: Zeal::Eager });
+    world.run_to(Phase::Settle);
+    world.rates[1] = [50 * K; 4];
+    while world.choice().zeal == Zeal::Eager {
+        world.period();
+    }
+    assert!(!world.chooser.frames_pay, "no smaller pool was ever worth it");
+    world.rates[1] = [300 * K, 50 * K, 50 * K, 50 * K];
+    while world.choice().zeal == Zeal::Frugal {
+        world.period();
+        assert!(world.counts().0 < 20, "eagerness is never tried again");
+    }
+}
+
+#[test]
 fn a_smaller_pool_that_helps_only_when_it_is_much_smaller_is_found_if_the_pool_is_small() {
     let mut world = World::new([480 * K, 470 * K, 490 * K, 760 * K]);
     assert_eq!(world.run(15), 3);
