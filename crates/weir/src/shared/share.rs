@@ -13,13 +13,13 @@
 //! | - | - |
 //! | no trial | fewer than [`FAULTS_MIN`] faults a second, or the program's time went up and down by more than its mean |
 //! | first trial | [`FIRST_NS`] after the program began to fault, had twice its time, or half, or twice its faulting threads, or half |
-//! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters, but no more of it once a smaller pool was worth it; else, and after that, another share |
+//! | what is tried | the other zeal for nearness ([`crate::trials::Zeal`]) where it matters, but no more of it once a smaller pool (not: none) was worth it; else, and after that, another share |
 //! | what is tried first where the data is hardly more than the RAM ([`DATA_PERCENT`]) | no pool ([`CLOSED`]), by steps that are not judged, [`DWELL_NS`] each, and then judged bad after [`FAR_NS`] at the earliest, or after half of that with less than [`FAR_HOPELESS_PERCENT`] % of the time; if it is, or was spoiled twice, never again; if it is kept, what is next comes [`FAR_RESTS`] times as long later, or soon when the data has grown beyond [`DATA_PERCENT_LEAPT`] |
 //! | which share | less of the pool, the next share that it is larger than; after a trial in vain the other way, or, if there is none, the pool is small and the step cost hardly anything, as far as it goes |
 //! | which periods count | not those, up to [`UNSEEN_MAX`] in a row, with much less time and fewer faulting threads than before, where the process is as busy as if those that are missing ran without a fault: it is not seen what they have |
 //! | kept, and the next step the same way tried | [`GAIN_PERCENT`] % more time, and in each period more than in all but one before; or the program is as busy without faults |
 //! | in vain | at once with less than [`HOPELESS_PERCENT`] % of the time; after [`TRIAL_NS`] without a gain; later while the time still grows |
-//! | even: not undone, for each change costs | a smaller share, of less than all, with which the time is less than it was by no more than a gain would have to be, also than when one was kept last |
+//! | even: not undone, for each change costs | a smaller share, of less than all, with which the time is less than it was by no more than a gain would have to be, also than when one was kept last. No pool at all is kept then |
 //! | called off | more threads fault, or fewer and the process is less busy: it is not the same program any more. The next waits [`FIRST_NS`], twice as long each time |
 //! | rest after a trial in vain | as long as it took, or [`TRIAL_NS`], [`RESTS`] times, twice that after each one more; after a hopeless one twice as long, and for each time that a trial broke the program |
 //! | begun anew with all for the pool | the program lost half of its time; shares of less than twice what it had then are barred for [`BAR_NS`], then longer, but where it fell right after a trial in vain, which did that: then the way down is the same again, up to [`BREAKS`] times |
@@ -633,7 +633,7 @@ impl Chooser {
             // Larger ones are judged before they are filled, so they have to gain.
             let walks = kind == Kind::Share && !self.up && (at_once || from.share != ALL);
             let known = self.known.0.rate(floor) * (100 - GAIN_PERCENT);
-            let even = walks && !below(100 - GAIN_PERCENT) && rate * 100 >= known;
+            let even = walks && self.is_close(floor) && rate * 100 >= known;
             self.end(
                 look,
                 match (gained || even && at_once, even, hopeless) {
