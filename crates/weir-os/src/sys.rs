@@ -240,6 +240,29 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
+/// Anonymous memory of this process in RAM, in bytes, as `/proc/self/statm` has it; `None` without `/proc`.
+pub fn anonymous_bytes() -> Option<u64> {
+    let (path, flags) = (c"/proc/self/statm", libc::O_RDONLY | libc::O_CLOEXEC);
+    let open = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
+    let mut text = [0u8; 128];
+    // SAFETY: a NUL-terminated path, and a live buffer of the length given.
+    let read = unsafe {
+        let fd = syscall(libc::SYS_openat, open).ok()?;
+        let read = syscall(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
+        close(fd as i32);
+        read.ok()?
+    };
+    anonymous_pages(&text[..read]).map(|pages| pages * crate::mem::PAGE_BYTES as u64)
+}
+
+/// The second number, all pages in RAM, less the third, those of files and shared memory.
+fn anonymous_pages(statm: &[u8]) -> Option<u64> {
+    let number = |word: &[u8]| word.iter().try_fold(0u64, |n, d| Some(n * 10 + u64::from(d.checked_sub(b'0')?)));
+    let mut words = statm.split(|b| *b == b' ').skip(1).map(number);
+    let (all, shared) = (words.next()??, words.next()??);
+    Some(all.saturating_sub(shared))
+}
+
 /// Whether this process has an io_uring, looked for among its first 1024 descriptors.
 pub fn has_io_uring() -> bool {
     // SAFETY: no pointers.
@@ -279,6 +302,17 @@ mod tests {
         assert_eq!(r, Err(Errno::EBADF));
         assert_eq!(format!("{}", Errno::EBADF), "EBADF");
         assert_eq!(format!("{}", Errno(4000)), "errno 4000");
+    }
+
+    #[test]
+    fn anonymous_memory_is_all_that_is_in_ram_less_what_is_shared() {
+        assert_eq!(anonymous_pages(b"7000 5000 1200 9 0 800 0\n"), Some(3800));
+        assert_eq!(anonymous_pages(b"7000 12 1200 9 0 800 0\n"), Some(0));
+        assert_eq!(anonymous_pages(b"7000 x 1200"), None);
+        assert_eq!(anonymous_pages(b"7000"), None);
+        let before = anonymous_bytes().unwrap();
+        let block = vec![1u8; 64 << 20];
+        assert!(anonymous_bytes().unwrap() > before + (block.len() as u64 / 2));
     }
 
     #[test]

@@ -1,116 +1,138 @@
-//! Small and medium allocations: mimalloc, confined to arenas in the managed space.
+//! Blocks below [`LARGE_BYTES`](crate::malloc): jemalloc, whose memory is managed like any mapping of the program.
 //!
-//! mimalloc never asks the kernel for memory by itself here; when it runs dry it gets another
-//! arena, each twice as large as the last. What it purges comes back through our `madvise`.
+//! It was chosen for a heap that is mostly out (decision 37): what it knows of a block lies apart from the block, so
+//! that `free` and `malloc` touch no page that is out. All its memory is managed, what it knows included; what it
+//! purges comes back through this library's own `madvise`.
 
-use crate::heap::FutexLock;
-use crate::state::{self, Weir};
-use core::ffi::c_void;
-use core::sync::atomic::{AtomicUsize, Ordering};
-use libmimalloc_sys as mi;
+use crate::libc_next::{errno, set_errno};
+use crate::state;
+use core::ffi::{c_int, c_uint, c_void};
+use tikv_jemalloc_sys as je;
 use weir::page::region::Kind;
 use weir_os::mem::PROT_RW;
 
-const OPTION_ALLOW_LARGE_OS_PAGES: i32 = 6;
-const OPTION_PURGE_DELAY: i32 = 15;
-const OPTION_DISALLOW_OS_ALLOC: i32 = 17;
-const OPTION_MAX_ERRORS: i32 = 19;
-const OPTION_MAX_WARNINGS: i32 = 20;
-const OPTION_ALLOW_THP: i32 = 37;
-
 unsafe extern "C" {
-    // The binding crate lists it for one of its two library versions only.
-    fn mi_manage_os_memory_ex(
-        start: *const c_void,
-        size: usize,
-        is_committed: bool,
-        is_large: bool,
-        is_zero: bool,
-        numa_node: i32,
-        exclusive: bool,
-        arena_id: *mut i32,
-    ) -> bool;
+    /// jemalloc's own word: how far it is with its start.
+    static mut _rjem_je_malloc_init_state: c_uint;
 }
+/// In that word: to be started by the first call.
+const NOT_BEGUN: c_uint = 3;
+/// All done.
+const BEGUN: c_uint = 0;
 
-/// mimalloc's arenas consist of blocks of this size and alignment.
-const ARENA_ALIGN: usize = 32 << 20;
-const ARENA_FIRST_BYTES: usize = 256 << 20;
-const ARENA_MAX_BYTES: usize = 8 << 30;
+/// jemalloc has a constructor that starts it in each process, also in one that stays small, which takes as long as
+/// all else that this library does there. Before the constructor runs it is made to believe that it has begun.
+#[used]
+#[unsafe(link_section = ".init_array.00101")]
+static POSTPONE: extern "C" fn() = postpone;
 
-/// Held while an arena is added, and across a fork, so that a child never inherits it held.
-static GROW: FutexLock = FutexLock::new();
-static NEXT_BYTES: AtomicUsize = AtomicUsize::new(ARENA_FIRST_BYTES);
-static ARENAS: AtomicUsize = AtomicUsize::new(0);
-
-/// Sets mimalloc's options; before its first allocation.
-pub fn configure() {
-    // SAFETY: plain settings.
+extern "C" fn postpone() {
+    // SAFETY: no other thread exists yet, and nobody calls jemalloc before `begin`.
     unsafe {
-        mi::mi_option_set(OPTION_ALLOW_LARGE_OS_PAGES, 0);
-        mi::mi_option_set(OPTION_PURGE_DELAY, 10);
-        mi::mi_option_set(OPTION_DISALLOW_OS_ALLOC, 1);
-        mi::mi_option_set(OPTION_MAX_ERRORS, 0);
-        mi::mi_option_set(OPTION_MAX_WARNINGS, 0);
-        mi::mi_option_set(OPTION_ALLOW_THP, 1);
+        assert!(_rjem_je_malloc_init_state == NOT_BEGUN);
+        _rjem_je_malloc_init_state = BEGUN;
     }
 }
 
-/// Runs an allocation, giving mimalloc another arena when it has run dry.
-pub fn with_room(engine: &Weir, f: impl Fn() -> *mut c_void) -> *mut c_void {
-    loop {
-        let seen = ARENAS.load(Ordering::Acquire);
-        if seen > 0 {
-            let p = f();
-            if !p.is_null() {
-                return p;
-            }
-        }
-        if !add_arena(engine, seen) {
-            return core::ptr::null_mut();
-        }
+/// Starts jemalloc: once, when the engine is there and before it serves anybody. By a thread of the program's,
+/// because jemalloc keeps something of each thread.
+pub fn begin() {
+    // SAFETY: nobody calls jemalloc yet.
+    unsafe {
+        _rjem_je_malloc_init_state = NOT_BEGUN;
+        je::free(je::malloc(1));
     }
 }
 
-/// Adds an arena unless somebody else did since `seen`. False when there is no room.
-fn add_arena(engine: &Weir, seen: usize) -> bool {
-    GROW.lock();
-    let added = add_arena_locked(engine, seen);
-    GROW.unlock();
-    added
+/// What jemalloc calls for `mmap` (a link option has it so): memory of the managed space, aligned as it likes it.
+///
+/// # Safety
+/// - as `mmap(2)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_mmap(
+    _at: *mut c_void,
+    len: usize,
+    prot: c_int,
+    _flags: c_int,
+    _fd: c_int,
+    _offset: i64,
+) -> *mut c_void {
+    // It never wants a place of its own choice, a file, or memory without access.
+    debug_assert!(prot == PROT_RW);
+    let mapped = state::engine().and_then(|e| e.map(len, EXTENT_ALIGN, PROT_RW, Kind::Arena).ok());
+    mapped.map_or(libc::MAP_FAILED, |at| at as *mut c_void)
 }
 
-/// Before a fork.
-pub fn lock_for_fork() {
-    GROW.lock();
+/// jemalloc takes extents of this alignment, and would map twice as much and give some of it back.
+const EXTENT_ALIGN: usize = 2 << 20;
+
+// jemalloc's settings, which it reads before its first block. No `sbrk` when the engine refuses memory; what is free
+// goes back soon, since a page of garbage that goes out is compressed for nothing.
+core::arch::global_asm!(
+    ".pushsection .rodata.weir_malloc_conf,\"a\",@progbits",
+    "1: .asciz \"dss:disabled,dirty_decay_ms:100,muzzy_decay_ms:0\"",
+    ".popsection",
+    ".pushsection .data.rel.ro.weir_malloc_conf,\"aw\",@progbits",
+    ".hidden _rjem_malloc_conf",
+    ".globl _rjem_malloc_conf",
+    ".type _rjem_malloc_conf,@object",
+    ".p2align 3",
+    "_rjem_malloc_conf: .quad 1b",
+    ".size _rjem_malloc_conf, 8",
+    ".popsection",
+);
+
+/// Calls `f` with `errno` kept unless it finds no room.
+fn allocated(f: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    let saved = errno();
+    let p = f();
+    set_errno(if p.is_null() { libc::ENOMEM } else { saved });
+    p
 }
 
-/// After a fork, on both sides.
-pub fn unlock_after_fork() {
-    GROW.unlock();
+/// A block of `size` bytes; null with ENOMEM when there is no room.
+pub fn allocate(size: usize) -> *mut c_void {
+    // SAFETY: may be called from any thread.
+    allocated(|| unsafe { je::malloc(size) })
 }
 
-fn add_arena_locked(engine: &Weir, seen: usize) -> bool {
-    if ARENAS.load(Ordering::Acquire) != seen {
-        return true;
-    }
-    let mut len = NEXT_BYTES.load(Ordering::Relaxed);
-    while len >= ARENA_ALIGN {
-        if let Ok(addr) = engine.map(len, ARENA_ALIGN, PROT_RW, Kind::Arena) {
-            let mut id = 0;
-            // SAFETY: fresh zeroed memory that nobody else uses, aligned as mimalloc wants it.
-            let ok = unsafe {
-                mi_manage_os_memory_ex(addr as *const c_void, len, true, false, true, -1, false, &mut id)
-            };
-            if ok {
-                NEXT_BYTES.store((len * 2).min(ARENA_MAX_BYTES), Ordering::Relaxed);
-                ARENAS.fetch_add(1, Ordering::Release);
-            }
-            return ok;
-        }
-        if state::engine().is_some_and(|e| e.core.full()) {
-            return false;
-        }
-        len /= 2;
-    }
-    false
+/// The same, of zeros.
+pub fn allocate_zeroed(size: usize) -> *mut c_void {
+    // SAFETY: as above.
+    allocated(|| unsafe { je::calloc(1, size) })
+}
+
+/// The same, aligned to a power of two.
+pub fn allocate_aligned(align: usize, size: usize) -> *mut c_void {
+    // SAFETY: as above.
+    allocated(|| unsafe { je::mallocx(size.max(1), align.trailing_zeros() as i32) })
+}
+
+/// A block of another size with the contents of `p`, which is given up unless there is no room.
+///
+/// # Safety
+/// - a live block of this allocator; `size` is not 0.
+pub unsafe fn reallocate(p: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    allocated(|| unsafe { je::realloc(p, size) })
+}
+
+/// Gives a block up.
+///
+/// # Safety
+/// - a live block of this allocator.
+pub unsafe fn release(p: *mut c_void) {
+    let saved = errno();
+    // SAFETY: passed on.
+    unsafe { je::free(p) };
+    set_errno(saved);
+}
+
+/// Bytes of a block.
+///
+/// # Safety
+/// - a live block of this allocator.
+pub unsafe fn usable_size(p: *mut c_void) -> usize {
+    // SAFETY: passed on.
+    unsafe { je::malloc_usable_size(p) }
 }

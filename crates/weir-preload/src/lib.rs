@@ -10,6 +10,7 @@
 
 mod arena;
 mod exit;
+mod family;
 mod fds;
 mod fork;
 mod heap;

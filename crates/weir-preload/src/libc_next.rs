@@ -2,7 +2,6 @@
 //! the first `malloc` of a process needs no `dlsym`.
 
 use core::ffi::{c_char, c_int, c_void};
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 unsafe extern "C" {
@@ -32,37 +31,84 @@ impl Next {
     pub fn get(&self) -> Option<usize> {
         let mut a = self.addr.load(Ordering::Relaxed);
         if a == 0 {
-            // SAFETY: a NUL-terminated name.
-            a = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast::<c_char>()) } as usize;
+            a = look_up(libc::RTLD_NEXT, self.name);
             self.addr.store(a, Ordering::Relaxed);
         }
         (a != 0).then_some(a)
     }
 }
 
-/// Where libc's own code lies, to tell it from that of libraries that wrap libc's functions as well; empty if it cannot be found.
-/// (`dladdr` would search all of libc's symbols for each address, 20 us a time.)
-pub fn code_of_libc() -> Range<usize> {
-    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-        // SAFETY: the loader passes a live description, and on what `code_of_libc` gave it.
-        let (info, found) = unsafe { (&*info, &mut *found.cast::<Range<usize>>()) };
-        // SAFETY: as many headers as the description says.
-        let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let code = headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0);
-        let ranges = code.map(|h| {
-            let start = (info.dlpi_addr + h.p_vaddr) as usize;
-            start..start + h.p_memsz as usize
-        });
-        let mut of_malloc = ranges.filter(|range| range.contains(&(__libc_malloc as *const () as usize)));
-        of_malloc.next().map_or(0, |range| {
-            *found = range;
-            1 // no further library
-        })
+/// The address of a symbol, 0 if there is none.
+pub fn look_up(from: *mut c_void, name: &core::ffi::CStr) -> usize {
+    // SAFETY: a NUL-terminated name.
+    let found = unsafe { libc::dlsym(from, name.as_ptr().cast::<c_char>()) } as usize;
+    if found == 0 {
+        // SAFETY: forgets the error, which is not the program's.
+        unsafe { libc::dlerror() };
     }
-    let mut found = 0..0;
-    // SAFETY: calls `look` with the range for each library.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
+}
+
+/// Where the code of libc and of the dynamic linker lies.
+#[derive(Debug)]
+pub struct Code {
+    starts: [AtomicUsize; Code::RANGES],
+    lens: [AtomicUsize; Code::RANGES],
+}
+
+impl Code {
+    /// libc and the linker; before glibc 2.34 also libpthread, libdl, librt. A few to spare.
+    const RANGES: usize = 8;
+
+    /// Whether an address lies in it.
+    #[inline]
+    pub fn contains(&self, addr: usize) -> bool {
+        for (start, len) in self.starts.iter().zip(&self.lens) {
+            match len.load(Ordering::Relaxed) {
+                0 => return false,
+                len if addr.wrapping_sub(start.load(Ordering::Relaxed)) < len => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn add(&self, start: usize, len: usize) {
+        if let Some(i) = self.lens.iter().position(|len| len.load(Ordering::Relaxed) == 0) {
+            self.starts[i].store(start, Ordering::Relaxed);
+            self.lens[i].store(len, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The code of libc and of the dynamic linker, once [`find_code`] has run; nothing before.
+pub static LIBC_CODE: Code = Code {
+    starts: [const { AtomicUsize::new(0) }; Code::RANGES],
+    lens: [const { AtomicUsize::new(0) }; Code::RANGES],
+};
+
+/// Fills in [`LIBC_CODE`]. (`dladdr` would search all of libc's symbols for each address, 20 us a time.)
+pub fn find_code() {
+    const NAMES: [&[u8]; 7] =
+        [b"libc.so.", b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"libdl", b"librt"];
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, _: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a live description with a NUL-terminated name and as many headers as it says.
+        let (info, name, headers) = unsafe {
+            let info = &*info;
+            let name = core::ffi::CStr::from_ptr(info.dlpi_name).to_bytes();
+            (info, name, core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
+        };
+        let file = name.rsplit(|b| *b == b'/').next().unwrap_or(name);
+        if NAMES.iter().any(|n| file.starts_with(n)) {
+            let code = headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0);
+            code.for_each(|h| LIBC_CODE.add((info.dlpi_addr + h.p_vaddr) as usize, h.p_memsz as usize));
+        }
+        0
+    }
+    if LIBC_CODE.lens[0].load(Ordering::Relaxed) == 0 {
+        // SAFETY: calls `look` for each library.
+        unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::null_mut()) };
+    }
 }
 
 /// Sets the caller's errno.
@@ -83,10 +129,10 @@ mod tests {
 
     #[test]
     fn libcs_functions_are_told_from_those_of_others() {
-        let libcs = code_of_libc();
-        assert!(libcs.contains(&Next::new(c"getppid").get().unwrap()));
-        assert!(libcs.contains(&Next::new(c"pwrite64").get().unwrap()));
-        assert!(!libcs.contains(&(code_of_libc as *const () as usize)));
-        assert!(!libcs.contains(&8), "no library at all");
+        find_code();
+        assert!(LIBC_CODE.contains(Next::new(c"getppid").get().unwrap()));
+        assert!(LIBC_CODE.contains(Next::new(c"pwrite64").get().unwrap()));
+        assert!(!LIBC_CODE.contains(find_code as *const () as usize));
+        assert!(!LIBC_CODE.contains(8), "no library at all");
     }
 }

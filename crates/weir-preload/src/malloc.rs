@@ -1,25 +1,26 @@
-//! The malloc family.
+//! What serves the malloc family where it is Weir's (`family.rs` says when).
 //!
-//! Large requests get a region of their own; smaller ones, down to `--min-alloc`, come from
-//! mimalloc arenas in the managed space; the rest, and everything before the engine runs, from libc.
-//! The address tells which it was.
+//! Until the process is large every block is libc's. Then large requests get a region of their own, smaller ones
+//! come from an allocator in the managed space. What libc and the dynamic linker ask for themselves stays libc's:
+//! they touch it with signals blocked, and in a forked child before its memory is watched. A block's address tells
+//! whose it is.
 
 use crate::arena;
 use crate::libc_next::{
-    __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, Next, errno, set_errno,
+    __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, LIBC_CODE, Next, errno,
+    set_errno,
 };
 use crate::state::{self, Weir};
 use core::ffi::c_void;
 use core::ptr::null_mut;
-use libmimalloc_sys as mi;
 use weir::engine::remap::Place;
 use weir::engine::threads::fatal;
 
 /// From this size on an allocation is a region of its own: freed at once, grown without copying.
 const LARGE_BYTES: usize = 1 << 20;
-/// Smaller blocks are libc's whatever the setting: its own structures (streams, thread-specific
-/// data) are among them, which libc touches in a forked child before the child's memory is watched.
-const MIN_ALLOC_FLOOR: usize = weir::config::DEFAULT_MIN_ALLOC as usize;
+/// Blocks of libc's from this size on are the program's data (`qsort`, `getline`), which libc itself would give a
+/// mapping of their own.
+const LIBCS_MAX: usize = 128 << 10;
 /// Large allocations begin at multiples of this.
 const LARGE_ALIGN: usize = 256 << 10;
 
@@ -29,16 +30,13 @@ enum Home {
     Region(&'static Weir),
 }
 
-/// Where a request for `size` bytes belongs.
+/// Where a request for `size` bytes by code at `caller` belongs.
 #[inline]
-fn home(size: usize) -> Home {
-    let min = state::settings().map_or(usize::MAX, |s| (s.min_alloc as usize).max(MIN_ALLOC_FLOOR));
-    if size < min {
-        return Home::Libc;
-    }
+fn home(size: usize, caller: usize) -> Home {
     match state::note_request(size) {
         None => Home::Libc,
         Some(e) if size >= LARGE_BYTES => Home::Region(e),
+        Some(_) if size < LIBCS_MAX && LIBC_CODE.contains(caller) => Home::Libc,
         Some(e) => Home::Arena(e),
     }
 }
@@ -55,82 +53,72 @@ fn region(e: &Weir, size: usize, align: usize, zeroed: bool) -> *mut c_void {
     e.heap_alloc(size, align, zeroed).map_or_else(|_| no_memory(), |a| a as *mut c_void)
 }
 
-fn from_arena(e: &Weir, f: impl Fn() -> *mut c_void) -> *mut c_void {
-    let saved = errno();
-    let p = arena::with_room(e, f);
-    if p.is_null() {
-        return no_memory();
-    }
-    set_errno(saved);
-    p
-}
-
-/// # Safety
-/// - as `malloc(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    match home(size) {
+/// `malloc(3)`.
+pub extern "C" fn allocate(size: usize, caller: usize) -> *mut c_void {
+    match home(size, caller) {
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_malloc(size) },
         Home::Region(e) => region(e, size, 1, false),
-        // SAFETY: mimalloc may be called from any thread.
-        Home::Arena(e) => from_arena(e, || unsafe { mi::mi_malloc(size) }),
+        Home::Arena(_) => arena::allocate(size),
     }
 }
 
-/// # Safety
-/// - as `calloc(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn calloc(n: usize, size: usize) -> *mut c_void {
+/// `calloc(3)`.
+pub extern "C" fn allocate_zeroed(n: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(total) = n.checked_mul(size) else { return no_memory() };
-    match home(total) {
+    match home(total, caller) {
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_calloc(n, size) },
         Home::Region(e) => region(e, total, 1, true),
-        // SAFETY: mimalloc may be called from any thread.
-        Home::Arena(e) => from_arena(e, || unsafe { mi::mi_zalloc(total) }),
+        Home::Arena(_) => arena::allocate_zeroed(total),
     }
 }
 
+/// `free(3)`, and C23's `free_sized` and `free_aligned_sized`, which promise what the block knows.
+///
 /// # Safety
-/// - as `free(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn free(p: *mut c_void) {
+/// - a live block, or null.
+pub unsafe extern "C" fn release(p: *mut c_void) {
     let Some(e) = state::owner(p as usize) else {
         // SAFETY: libc's own block, or null.
         return unsafe { __libc_free(p) };
     };
-    let saved = errno();
-    if (p as usize).is_multiple_of(LARGE_ALIGN) && e.heap_free(p as usize).is_ok() {
-        return set_errno(saved);
+    if (p as usize).is_multiple_of(LARGE_ALIGN) {
+        let saved = errno();
+        let freed = e.heap_free(p as usize).is_ok();
+        set_errno(saved);
+        if freed {
+            return;
+        }
     }
-    // SAFETY: mimalloc's block, or a bug of the program that it reports.
-    unsafe { mi::mi_free(p) };
-    set_errno(saved);
+    // SAFETY: the arena's block, or a bug of the program that the allocator reports.
+    unsafe { arena::release(p) };
 }
 
+/// `realloc(3)`.
+///
 /// # Safety
-/// - as `realloc(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
+/// - a live block, or null.
+pub unsafe extern "C" fn reallocate(p: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     // SAFETY: each block goes back to the allocator it came from.
     unsafe {
         if p.is_null() {
-            return malloc(size);
+            return allocate(size, caller);
         }
         let Some(e) = state::owner(p as usize) else {
-            return match home(size) {
+            return match home(size, caller) {
                 Home::Libc => __libc_realloc(p, size),
-                _ => move_block(p, libc_usable_size(p), size),
+                _ if size == 0 => __libc_realloc(p, size),
+                _ => move_block(p, libc_usable_size(p), size, caller),
             };
         };
         if size == 0 {
-            free(p);
+            release(p);
             return null_mut();
         }
         if let Some(old) = large_len(e, p) {
             if size < LARGE_BYTES {
-                return move_block(p, old, size);
+                return move_block(p, old, size, caller);
             }
             return match e.remap(p as usize, old, size, Place::Anywhere, false) {
                 Ok(a) => a as *mut c_void,
@@ -138,9 +126,9 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
             };
         }
         if size < LARGE_BYTES && state::running().is_some() {
-            return from_arena(e, || mi::mi_realloc(p, size));
+            return arena::reallocate(p, size);
         }
-        move_block(p, mi::mi_usable_size(p), size)
+        move_block(p, arena::usable_size(p), size, caller)
     }
 }
 
@@ -148,13 +136,13 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// - `p` is a live block of `old` usable bytes.
-unsafe fn move_block(p: *mut c_void, old: usize, size: usize) -> *mut c_void {
+unsafe fn move_block(p: *mut c_void, old: usize, size: usize, caller: usize) -> *mut c_void {
     // SAFETY: both blocks are live and at least that long.
     unsafe {
-        let new = malloc(size);
+        let new = allocate(size, caller);
         if !new.is_null() {
             core::ptr::copy_nonoverlapping(p.cast::<u8>(), new.cast::<u8>(), old.min(size));
-            free(p);
+            release(p);
         }
         new
     }
@@ -164,36 +152,37 @@ fn large_len(e: &Weir, p: *mut c_void) -> Option<usize> {
     (p as usize).is_multiple_of(LARGE_ALIGN).then(|| e.heap_len(p as usize)).flatten()
 }
 
+/// `reallocarray(3)`.
+///
 /// # Safety
-/// - as `reallocarray(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(p: *mut c_void, n: usize, size: usize) -> *mut c_void {
+/// - a live block, or null.
+pub unsafe extern "C" fn reallocate_array(
+    p: *mut c_void,
+    n: usize,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
     match n.checked_mul(size) {
         // SAFETY: passed on.
-        Some(total) => unsafe { realloc(p, total) },
+        Some(total) => unsafe { reallocate(p, total, caller) },
         None => no_memory(),
     }
 }
 
-fn aligned(align: usize, size: usize) -> *mut c_void {
-    match home(size) {
+fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
+    match home(size, caller) {
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_memalign(align, size) },
         Home::Region(e) => region(e, size, align, false),
-        Home::Arena(e) if align < LARGE_ALIGN => {
-            // SAFETY: mimalloc may be called from any thread; the alignment is a power of two.
-            from_arena(e, || unsafe { mi::mi_malloc_aligned(size, align) })
-        }
+        Home::Arena(_) if align < LARGE_ALIGN => arena::allocate_aligned(align, size),
         Home::Arena(e) => region(e, size, align, false),
     }
 }
 
-/// # Safety
-/// - as `memalign(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+/// `memalign(3)` and `aligned_alloc(3)`.
+pub extern "C" fn allocate_aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
-        Some(align) => aligned(align, size),
+        Some(align) => aligned(align, size, caller),
         None => {
             set_errno(libc::EINVAL);
             null_mut()
@@ -201,23 +190,21 @@ pub unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     }
 }
 
+/// `posix_memalign(3)`.
+///
 /// # Safety
-/// - as `aligned_alloc(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    // SAFETY: passed on.
-    unsafe { memalign(align, size) }
-}
-
-/// # Safety
-/// - as `posix_memalign(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> i32 {
+/// - a writable cell.
+pub unsafe extern "C" fn allocate_posix(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+    caller: usize,
+) -> i32 {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
     let saved = errno();
-    let p = aligned(align, size);
+    let p = aligned(align, size, caller);
     set_errno(saved);
     if p.is_null() {
         return libc::ENOMEM;
@@ -227,33 +214,30 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// # Safety
-/// - as `valloc(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
-    aligned(4096, size)
+/// `valloc(3)`.
+pub extern "C" fn allocate_page(size: usize, caller: usize) -> *mut c_void {
+    aligned(4096, size, caller)
 }
 
-/// # Safety
-/// - as `pvalloc(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+/// `pvalloc(3)`.
+pub extern "C" fn allocate_pages(size: usize, caller: usize) -> *mut c_void {
     match size.checked_next_multiple_of(4096) {
-        Some(size) => aligned(4096, size.max(4096)),
+        Some(size) => aligned(4096, size.max(4096), caller),
         None => no_memory(),
     }
 }
 
+/// `malloc_usable_size(3)`.
+///
 /// # Safety
-/// - as `malloc_usable_size(3)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
+/// - a live block, or null.
+pub unsafe extern "C" fn usable_size(p: *mut c_void) -> usize {
     if p.is_null() {
         return 0;
     }
     match state::owner(p as usize) {
-        // SAFETY: a live block of mimalloc.
-        Some(e) => large_len(e, p).unwrap_or_else(|| unsafe { mi::mi_usable_size(p) }),
+        // SAFETY: a live block of the arena's.
+        Some(e) => large_len(e, p).unwrap_or_else(|| unsafe { arena::usable_size(p) }),
         None => libc_usable_size(p),
     }
 }

@@ -74,6 +74,22 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     off: libc::off_t,
 ) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { serve(addr, len, prot, flags, fd, off) }
+}
+
+/// `mmap` under a name that jemalloc's calls are not taken for.
+///
+/// # Safety
+/// - as `mmap(2)`.
+pub unsafe fn serve(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: libc::off_t,
+) -> *mut c_void {
     let call = |here: bool| {
         let (at, flags) = if here { (addr as usize, flags) } else { (0, flags & !libc::MAP_FIXED) };
         raw(libc::SYS_mmap, [at, len, prot as usize, flags as usize, fd as usize, off as usize])
@@ -152,7 +168,7 @@ pub unsafe extern "C" fn mmap64(
     off: libc::off_t,
 ) -> *mut c_void {
     // SAFETY: passed on; off_t has 64 bits.
-    unsafe { mmap(addr, len, prot, flags, fd, off) }
+    unsafe { serve(addr, len, prot, flags, fd, off) }
 }
 
 /// Code that can be run and not read: instructions of it must not be looked at.

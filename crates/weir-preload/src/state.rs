@@ -19,9 +19,8 @@ static PHASE: AtomicU8 = AtomicU8::new(IDLE);
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// Bytes asked for in pieces too large for libc's heap, before the engine started.
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes asked for in small pieces; every so often the real heap is measured.
+/// Bytes asked for in small pieces; every so often what is really there is measured.
 static SMALL_BYTES: AtomicUsize = AtomicUsize::new(0);
-static BREAK_AT_START: AtomicUsize = AtomicUsize::new(0);
 static BUILT: AtomicU32 = AtomicU32::new(0);
 static STARTED: AtomicU32 = AtomicU32::new(0);
 /// Kernel id of the thread that starts the engine.
@@ -38,9 +37,9 @@ const OFF: u8 = 3;
 
 /// One allocation or mapping of this size starts the engine.
 const START_ONE_BYTES: usize = 4 << 20;
-/// So do this many bytes in all.
+/// So do this many bytes of large pieces, or this much anonymous memory in RAM, of whatever kind.
 const START_ALL_BYTES: usize = 16 << 20;
-/// Small allocations between two looks at the size of libc's heap.
+/// Small allocations between two looks at the memory in RAM.
 const LOOK_EVERY_BYTES: usize = 1 << 20;
 /// libc's own threshold for mappings: smaller pieces come from its heap.
 const SMALL_MAX: usize = 128 << 10;
@@ -77,16 +76,13 @@ pub fn settings() -> Option<&'static Settings> {
 pub fn configure(settings: Option<Settings>) {
     match settings {
         Some(s) => {
-            BREAK_AT_START.store(current_break(), Ordering::Relaxed);
             let _ = SETTINGS.set(s);
         }
-        None => PHASE.store(OFF, Ordering::Release),
+        None => {
+            PHASE.store(OFF, Ordering::Release);
+            crate::family::hand_over();
+        }
     }
-}
-
-fn current_break() -> usize {
-    // SAFETY: brk(0) only asks.
-    unsafe { weir_os::sys::syscall(libc::SYS_brk, [0; 6]).unwrap_or(0) }
 }
 
 /// Notes a request for `len` bytes that libc or the kernel would serve; starts the engine when the
@@ -95,7 +91,8 @@ fn current_break() -> usize {
 pub fn note_request(len: usize) -> Option<&'static Weir> {
     match PHASE.load(Ordering::Acquire) {
         RUNNING => engine(),
-        IDLE => note_while_idle(len),
+        IDLE if len < SMALL_MAX => note_small(len),
+        IDLE => note_large(len),
         // Another thread is starting the engine. Large memory taken from libc now would stay outside
         // for ever; what pthread_create asks for in the starting thread is small.
         STARTING if len >= START_WAIT_BYTES => {
@@ -113,25 +110,25 @@ pub fn wait_until_started() {
     }
 }
 
+/// Not counted to the last byte: threads that count at once may lose some, and nobody waits for a locked instruction.
+#[inline]
+fn note_small(len: usize) -> Option<&'static Weir> {
+    let before = SMALL_BYTES.load(Ordering::Relaxed);
+    SMALL_BYTES.store(before.wrapping_add(len), Ordering::Relaxed);
+    if before / LOOK_EVERY_BYTES == before.wrapping_add(len) / LOOK_EVERY_BYTES { None } else { look() }
+}
+
+/// Starts the engine if there is much anonymous memory, whoever took it: libc's heap, stacks, small mappings.
 #[cold]
-fn note_while_idle(len: usize) -> Option<&'static Weir> {
-    if len < SMALL_MAX {
-        let before = SMALL_BYTES.fetch_add(len, Ordering::Relaxed);
-        if before / LOOK_EVERY_BYTES == (before + len) / LOOK_EVERY_BYTES {
-            return None;
-        }
-        let at_start = BREAK_AT_START.load(Ordering::Relaxed);
-        let heap = current_break().saturating_sub(at_start);
-        if at_start == 0 || heap + LARGE_BYTES.load(Ordering::Relaxed) < START_ALL_BYTES {
-            return None;
-        }
-    } else {
-        let all = LARGE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-        if len < START_ONE_BYTES && all < START_ALL_BYTES {
-            return None;
-        }
-    }
-    start()
+fn look() -> Option<&'static Weir> {
+    let large = weir_os::sys::anonymous_bytes().is_some_and(|bytes| bytes >= START_ALL_BYTES as u64);
+    if large { start() } else { None }
+}
+
+#[cold]
+fn note_large(len: usize) -> Option<&'static Weir> {
+    let all = LARGE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+    if len >= START_ONE_BYTES || all >= START_ALL_BYTES { start() } else { look() }
 }
 
 #[cold]
@@ -154,6 +151,7 @@ fn start() -> Option<&'static Weir> {
         // By this thread, not the builder: it may hold one of the loader's locks that
         // pthread_create needs, and those are recursive.
         start_threads();
+        crate::arena::begin();
         PHASE.store(RUNNING, Ordering::Release);
     }
     STARTED.store(1, Ordering::Release);
@@ -167,7 +165,6 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
     match started {
         Some(Ok(e)) => {
             ENGINE.store(Box::leak(Box::new(e)), Ordering::Release);
-            crate::arena::configure();
             exit::engine_started();
         }
         Some(Err(e)) => {

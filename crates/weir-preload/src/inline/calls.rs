@@ -102,7 +102,7 @@ fn memory(nr: i64, a: [usize; 6]) -> isize {
     // a system call of its own, not in the engine.
     unsafe {
         match nr {
-            libc::SYS_mmap => map::mmap(at, a[1], prot, a[3] as i32, a[4] as i32, a[5] as i64) as isize,
+            libc::SYS_mmap => map::serve(at, a[1], prot, a[3] as i32, a[4] as i32, a[5] as i64) as isize,
             libc::SYS_munmap => map::munmap(at, a[1]) as isize,
             libc::SYS_mprotect => map::mprotect(at, a[1], prot) as isize,
             libc::SYS_madvise => map::madvise(at, a[1], prot) as isize,

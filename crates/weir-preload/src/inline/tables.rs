@@ -4,7 +4,7 @@
 //! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
 
 use super::{stacks, taken};
-use crate::libc_next::{code_of_libc, set_errno};
+use crate::libc_next::{LIBC_CODE, find_code, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use core::sync::atomic::Ordering;
@@ -246,9 +246,9 @@ macro_rules! wrappers {
         /// Looks up libc's functions of these names, while that is safe: a program may make its first call in a signal
         /// handler.
         pub fn prepare() {
-            let libcs = code_of_libc();
+            find_code();
             $($(
-                let direct = $name::NEXT.get().is_some_and(|a| libcs.contains(&a));
+                let direct = $name::NEXT.get().is_some_and(|a| LIBC_CODE.contains(a));
                 $name::DIRECT.store(direct, Ordering::Relaxed);
             )*)*
             let _ = (ioctl::NEXT.get(), syscall::NEXT.get());
