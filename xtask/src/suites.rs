@@ -152,7 +152,7 @@ const SUITES: &[Suite] = &[
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
         env: INLINE,
         needs: C,
-        tests_min: 24,
+        tests_min: 25,
         minutes_max: 15,
     },
     Suite {
@@ -160,7 +160,7 @@ const SUITES: &[Suite] = &[
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
         env: THREAD_MOVE,
         needs: C,
-        tests_min: 24,
+        tests_min: 25,
         minutes_max: 15,
     },
     Suite {
@@ -168,7 +168,7 @@ const SUITES: &[Suite] = &[
         command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
         env: THREAD_COPY,
         needs: C,
-        tests_min: 24,
+        tests_min: 25,
         minutes_max: 15,
     },
     Suite {
@@ -189,6 +189,14 @@ const SUITES: &[Suite] = &[
         needs: PYTHON,
         tests_min: 7,
         minutes_max: 5,
+    },
+    Suite {
+        name: "owners",
+        command: &["python3", "tests/programs/owners.py"],
+        env: &[],
+        needs: &[Need::Userfaultfd, Need::Tool("python3", "python3"), Need::Tool("cc", "gcc")],
+        tests_min: 8,
+        minutes_max: 3,
     },
     Suite {
         name: "venv",

@@ -78,7 +78,6 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
     for option in &OPTIONS {
         let value: OsString = match option.id {
             OptionId::Memory => settings.memory.to_string().into(),
-            OptionId::MinAlloc => settings.min_alloc.to_string().into(),
             OptionId::PoolMax => settings.pool_max_percent.to_string().into(),
             OptionId::Swap => match &settings.swap {
                 None => "none".into(),

@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn file_values_of_all_kinds_become_text() {
-        let values = parse_file("memory = \"2G\"\npool-max = 40\nquiet = true\nmin-alloc = 65536\n").unwrap();
+        let values = parse_file("memory = \"2G\"\npool-max = 40\nquiet = true\nswap-batch = 64\n").unwrap();
         let get = |key: &str| values.get(key).map(String::as_str);
         assert_eq!(
-            (get("memory"), get("pool-max"), get("quiet"), get("min-alloc")),
-            (Some("2G"), Some("40"), Some("1"), Some("65536"))
+            (get("memory"), get("pool-max"), get("quiet"), get("swap-batch")),
+            (Some("2G"), Some("40"), Some("1"), Some("64"))
         );
     }
 

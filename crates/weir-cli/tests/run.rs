@@ -155,19 +155,7 @@ fn settings_reach_the_program_as_variables_with_exact_bytes() {
     let library = home.stub_library();
     let output = weir_with(&home, &library)
         .current_dir(&home.0)
-        .args([
-            "run",
-            "--memory",
-            "1.5G",
-            "--pool-max",
-            "40%",
-            "--min-alloc",
-            "1M",
-            "--codec",
-            "lz4",
-            "--stats",
-            "s.%p",
-        ])
+        .args(["run", "--memory", "1.5G", "--pool-max", "40%", "--codec", "lz4", "--stats", "s.%p"])
         .args([
             "--swap",
             "/var/tmp:64M",
@@ -197,7 +185,6 @@ fn settings_reach_the_program_as_variables_with_exact_bytes() {
     for line in [
         "WEIR_MEMORY=1610612736",
         "WEIR_POOL_MAX=40",
-        "WEIR_MIN_ALLOC=1048576",
         "WEIR_CODEC=lz4",
         "WEIR_FORK=refuse",
         "WEIR_MLOCK=deny",

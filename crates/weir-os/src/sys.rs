@@ -257,7 +257,8 @@ pub fn anonymous_bytes() -> Option<u64> {
 
 /// The second number, all pages in RAM, less the third, those of files and shared memory.
 fn anonymous_pages(statm: &[u8]) -> Option<u64> {
-    let number = |word: &[u8]| word.iter().try_fold(0u64, |n, d| Some(n * 10 + u64::from(d.checked_sub(b'0')?)));
+    let number =
+        |word: &[u8]| word.iter().try_fold(0u64, |n, d| Some(n * 10 + u64::from(d.checked_sub(b'0')?)));
     let mut words = statm.split(|b| *b == b' ').skip(1).map(number);
     let (all, shared) = (words.next()??, words.next()??);
     Some(all.saturating_sub(shared))

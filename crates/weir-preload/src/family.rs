@@ -5,7 +5,7 @@
 //! Each exported function jumps to where its slot points: that costs a program's own allocator next to nothing.
 //! The slots begin at functions that find the owner out, since libraries allocate before any constructor runs.
 
-use crate::libc_next::{__libc_malloc, look_up};
+use crate::libc_next::{LIBC_CODE, find_code, look_up, program};
 use crate::malloc as weirs;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -14,14 +14,16 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 const UNKNOWN: u8 = 0;
 /// The functions of `malloc.rs` serve the family.
 const WEIRS: u8 = 1;
-/// The next definitions after this library serve it.
-const NEXTS: u8 = 2;
+/// Those serve it that would without this library.
+const NATIVE: u8 = 2;
 
 static OWNER: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// A function of the family: its name, its slot, and what serves it when the family is Weir's.
+/// A function of the family: its name and what is exported for it, its slot, and what serves it when the family is
+/// Weir's.
 struct Member {
     name: &'static CStr,
+    exported: *const (),
     slot: &'static AtomicPtr<()>,
     weirs: *const (),
 }
@@ -65,6 +67,7 @@ macro_rules! family {
         /// `malloc` first; what some libraries lack comes last.
         static MEMBERS: &[Member] = &[$(Member {
             name: $text,
+            exported: $name as *const (),
             slot: &$slot,
             weirs: $weirs as *const (),
         }),*];
@@ -92,10 +95,9 @@ extern "C" fn settle() {
     if OWNER.load(Ordering::Acquire) != UNKNOWN {
         return;
     }
-    // The executable's own definition comes before this library's: then nobody calls this one's.
-    let first = look_up(libc::RTLD_DEFAULT, MEMBERS[0].name);
-    let next = look_up(libc::RTLD_NEXT, MEMBERS[0].name);
-    if first == malloc as *const () as usize && next == __libc_malloc as *const () as usize {
+    // By address, not by name: mimalloc has a `__libc_malloc` of its own.
+    find_code();
+    if LIBC_CODE.contains(native(&MEMBERS[0])) {
         for member in MEMBERS {
             member.slot.store(member.weirs.cast_mut(), Ordering::Release);
         }
@@ -105,16 +107,25 @@ extern "C" fn settle() {
     }
 }
 
-/// The next definitions serve the family from now on: for a program with an allocator of its own, and while Weir
+/// Who would serve a function if this library were not there: the executable's own definition, which comes before
+/// this library's, or the next one after it. 0 if nobody.
+fn native(member: &Member) -> usize {
+    match look_up(program(), member.name) {
+        ours if ours == member.exported as usize => look_up(libc::RTLD_NEXT, member.name),
+        first => first,
+    }
+}
+
+/// The native definitions serve the family from now on: for a program with an allocator of its own, and while Weir
 /// is switched off. Every live block must be theirs.
 pub fn hand_over() {
     for member in MEMBERS {
-        let next = match look_up(libc::RTLD_NEXT, member.name) {
+        let serves = match native(member) {
             // C23's ways to free, which an older library does not know: their first argument is the block.
             0 => FREE.load(Ordering::Acquire),
-            next => next as *mut (),
+            native => native as *mut (),
         };
-        member.slot.store(next, Ordering::Release);
+        member.slot.store(serves, Ordering::Release);
     }
-    OWNER.store(NEXTS, Ordering::Release);
+    OWNER.store(NATIVE, Ordering::Release);
 }

@@ -38,6 +38,24 @@ impl Next {
     }
 }
 
+/// Where the dynamic linker keeps its list of libraries, for debuggers.
+#[repr(C)]
+struct Debug {
+    version: c_int,
+    first: *mut c_void,
+}
+
+/// For [`look_up`]: the first definition as the program sees it. (`RTLD_DEFAULT` means as this library sees it, which
+/// is bound to itself.)
+pub fn program() -> *mut c_void {
+    unsafe extern "C" {
+        static _r_debug: Debug;
+    }
+    // SAFETY: the linker's own, filled in before it calls anybody; the first of its libraries is the executable,
+    // whose entry is what `dlopen(NULL)` gives.
+    unsafe { (&raw const _r_debug.first).read() }
+}
+
 /// The address of a symbol, 0 if there is none.
 pub fn look_up(from: *mut c_void, name: &core::ffi::CStr) -> usize {
     // SAFETY: a NUL-terminated name.

@@ -11,7 +11,7 @@ use crate::libc_next::{
     set_errno,
 };
 use crate::state::{self, Weir};
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 use weir::engine::remap::Place;
 use weir::engine::threads::fatal;
@@ -240,6 +240,34 @@ pub unsafe extern "C" fn usable_size(p: *mut c_void) -> usize {
         Some(e) => large_len(e, p).unwrap_or_else(|| unsafe { arena::usable_size(p) }),
         None => libc_usable_size(p),
     }
+}
+
+/// Copies of strings are the program's data although libc's code would ask for the memory.
+macro_rules! duplicates {
+    ($($name:ident($($limit:ident)?) $length:expr;)*) => {$(
+        /// # Safety
+        /// - as the C function of that name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(text: *const c_char $(, $limit: usize)?) -> *mut c_char {
+            // SAFETY: a string of the program's, as long as it says.
+            unsafe {
+                let length = $length(text $(, $limit)?);
+                let copy = libc::malloc(length + 1).cast::<c_char>();
+                if !copy.is_null() {
+                    core::ptr::copy_nonoverlapping(text, copy, length);
+                    *copy.add(length) = 0;
+                }
+                copy
+            }
+        }
+    )*};
+}
+
+duplicates! {
+    strdup() libc::strlen;
+    __strdup() libc::strlen;
+    strndup(limit) libc::strnlen;
+    __strndup(limit) libc::strnlen;
 }
 
 fn libc_usable_size(p: *mut c_void) -> usize {

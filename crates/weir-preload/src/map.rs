@@ -11,7 +11,7 @@ use weir::page::region::{Access, AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
-/// Smaller mappings are left alone whatever `--min-alloc` says: a block is the unit of everything.
+/// Smaller mappings are left alone: a block is the unit of everything.
 const MAP_MIN_BYTES: usize = 64 << 10;
 /// Larger reservations without access are address-space games (sanitizers, runtimes): left alone.
 const RESERVE_MAX_BYTES: usize = 16 << 30;
@@ -120,8 +120,10 @@ pub unsafe fn serve(
 }
 
 fn wanted(len: usize, prot: c_int) -> bool {
-    let min = state::settings().map_or(usize::MAX, |s| (s.min_alloc as usize).max(MAP_MIN_BYTES));
-    len >= min && len <= isize::MAX as usize && (prot != libc::PROT_NONE || len <= RESERVE_MAX_BYTES)
+    state::settings().is_some()
+        && len >= MAP_MIN_BYTES
+        && len <= isize::MAX as usize
+        && (prot != libc::PROT_NONE || len <= RESERVE_MAX_BYTES)
 }
 
 /// `MAP_FIXED` inside the managed space.

@@ -15,12 +15,6 @@ pub use size::{SizeError, format_size, parse_size};
 /// page table's own pages need about half of this; the rest is room to move.
 pub const MEMORY_BYTES_MIN: u64 = crate::limits::BUDGET_BYTES_MIN;
 
-/// Default of `min-alloc`, in bytes, and the smallest value that has an effect. Measured on a loop of random frees and
-/// mallocs, blocks of 1.5 and 6 KB are served faster this way than by libc (0.5 and 1.2 against 0.9 and 1.7 us), so
-/// nothing speaks for a higher value; below it lie libc's own structures, which must stay outside
-/// (docs/decisions/0002).
-pub const DEFAULT_MIN_ALLOC: u64 = 1 << 10;
-
 /// Default folder of the swap file: on a disk where `/tmp` may be in RAM.
 pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
 
@@ -62,8 +56,6 @@ pub enum OptionId {
     Codec,
     /// `faults`
     Faults,
-    /// `min-alloc`
-    MinAlloc,
     /// `fork`
     Fork,
     /// `mlock`
@@ -124,7 +116,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 21] = [
+pub const OPTIONS: [OptionSpec; 20] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -197,14 +189,6 @@ pub const OPTIONS: [OptionSpec; 21] = [
         "auto|thread",
         "auto",
         "Who serves page faults: the faulting thread (inline), a handler thread, or what works (auto)",
-    ),
-    spec(
-        OptionId::MinAlloc,
-        "min-alloc",
-        "WEIR_MIN_ALLOC",
-        "SIZE",
-        "1K",
-        "Allocations smaller than this stay outside Weir",
     ),
     spec(
         OptionId::Fork,
@@ -417,8 +401,6 @@ pub struct Settings {
     pub codec: Codec,
     /// Who serves page faults.
     pub faults: Faults,
-    /// Smaller allocations stay outside Weir, in bytes.
-    pub min_alloc: u64,
     /// What a fork does.
     pub fork: Fork,
     /// What `mlock` does.
@@ -482,7 +464,6 @@ impl Settings {
             policy: Policy::Adaptive,
             codec: Codec::Auto,
             faults: Faults::Auto,
-            min_alloc: DEFAULT_MIN_ALLOC,
             fork: Fork::Share,
             mlock: Mlock::Honour,
             stats: None,
@@ -538,7 +519,6 @@ impl Settings {
                 let known = [("auto", Faults::Auto), ("inline", Faults::Inline), ("thread", Faults::Thread)];
                 self.faults = choice(text, &known)?;
             }
-            OptionId::MinAlloc => self.min_alloc = size_of(text, total_ram)?,
             OptionId::Fork => {
                 let known = [("share", Fork::Share), ("copy", Fork::Copy), ("refuse", Fork::Refuse)];
                 self.fork = choice(text, &known)?;

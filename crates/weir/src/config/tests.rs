@@ -20,7 +20,6 @@ fn nothing_set_gives_the_documented_defaults() {
     let s = parse(&[]).unwrap();
     assert_eq!(s.memory, 8 * GIB);
     assert_eq!(s.pool_max_percent, DEFAULT_POOL_MAX_PERCENT);
-    assert_eq!(s.min_alloc, DEFAULT_MIN_ALLOC);
     assert_eq!((s.policy, s.codec, s.faults), (Policy::Adaptive, Codec::Auto, Faults::Auto));
     assert_eq!((s.fork, s.mlock, s.pager), (Fork::Share, Mlock::Honour, Pager::Auto));
     assert_eq!((s.stats, s.quiet, s.swap), (None, false, None));
@@ -39,7 +38,6 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_POLICY", "adaptive"),
         ("WEIR_CODEC", "none"),
         ("WEIR_FAULTS", "thread"),
-        ("WEIR_MIN_ALLOC", "1M"),
         ("WEIR_FORK", "refuse"),
         ("WEIR_MLOCK", "deny"),
         ("WEIR_STATS", "/tmp/s.%p"),
@@ -65,7 +63,6 @@ fn every_option_is_read_from_its_variable() {
         policy: Policy::Adaptive,
         codec: Codec::None,
         faults: Faults::Thread,
-        min_alloc: 1 << 20,
         fork: Fork::Refuse,
         mlock: Mlock::Deny,
         stats: Some(PathBuf::from("/tmp/s.%p")),
@@ -159,7 +156,6 @@ fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
         }
     }
     let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
-    assert_eq!(parse_size(default_of(OptionId::MinAlloc), 0), Ok(DEFAULT_MIN_ALLOC));
     assert_eq!(default_of(OptionId::PoolMax), DEFAULT_POOL_MAX_PERCENT.to_string());
     assert_eq!(default_of(OptionId::StoreBatch), STORE_BATCH_MAX.to_string());
 }
