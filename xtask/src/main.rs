@@ -8,6 +8,7 @@ mod places;
 mod shim;
 mod suites;
 mod tidy;
+mod watch;
 
 use std::process::ExitCode;
 

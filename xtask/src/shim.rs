@@ -1,12 +1,17 @@
 //! Runs the C programs of `tests/shim` natively and under `weir run`: both must say and answer the same.
 
 use crate::places;
+use crate::watch::Watch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Far below the 64-200 MB that each program touches.
 const BUDGET_BYTES: u64 = 32 << 20;
+/// RAM may exceed the budget by so much for a moment, while memory outside Weir grows as fast as it can be touched.
+const OVERSHOOT_BYTES: u64 = 16 << 20;
+/// What an engine keeps of this budget, however much there is outside (`least` in `shared/limit.rs`, with the metadata of these programs).
+const LEAST_BYTES: u64 = 8 << 20;
 const NATIVE_SECONDS: u32 = 120;
 /// Every page of a program goes out and comes back many times; the machine may be busy.
 const WEIR_SECONDS: u32 = 300;
@@ -64,6 +69,8 @@ struct Ran {
     stdout: String,
     stderr: String,
     seconds: f64,
+    /// Most anonymous memory that one of its processes had in RAM, bytes.
+    anonymous: u64,
 }
 
 fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String> {
@@ -88,15 +95,17 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
         return Err(format!("other output under Weir: {}", last_lines(&weir.stdout)));
     }
     let peak = statistics(&folder)?;
+    within_budget(&folder, weir.anonymous)?;
     if std::env::var("WEIR_FAULTS").is_ok_and(|faults| faults != "thread") {
         expected(&folder, name)?;
     }
     Ok(format!(
-        "native {:.1} s, weir {:.1} s, peak {} MiB in {} MiB",
+        "native {:.1} s, weir {:.1} s, peak {} MiB in {} MiB, RAM {} MiB",
         native.seconds,
         weir.seconds,
         peak >> 20,
-        BUDGET_BYTES >> 20
+        BUDGET_BYTES >> 20,
+        weir.anonymous >> 20
     ))
 }
 
@@ -138,12 +147,18 @@ fn under_weir(program: &Path, folder: &Path) -> Result<Vec<String>, String> {
 /// have blocked every other signal, and a process that stays would keep the pipes open for ever.
 fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, String> {
     let began = std::time::Instant::now();
-    let output = Command::new("timeout")
+    let child = Command::new("timeout")
         .args(["--signal=KILL", &seconds.to_string()])
         .args(command)
         .current_dir(folder)
-        .output()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .map_err(|error| format!("timeout: {error}: install the package coreutils"))?;
+    let watch = Watch::begin(child.id());
+    let output = child.wait_with_output().map_err(|error| format!("timeout: {error}"))?;
+    let anonymous = watch.end();
     let mut status = output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
     if began.elapsed().as_secs() >= u64::from(seconds) {
         status.push_str(" (hang)");
@@ -153,6 +168,7 @@ fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, Strin
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         seconds: began.elapsed().as_secs_f64(),
+        anonymous,
     })
 }
 
@@ -175,6 +191,23 @@ fn statistics(folder: &Path) -> Result<u64, String> {
         ));
     }
     Ok(peak)
+}
+
+/// Whether the RAM in all, as seen from outside, was the budget; or what the engine must have beside what is outside.
+fn within_budget(folder: &Path, anonymous: u64) -> Result<(), String> {
+    let files = written(folder)?;
+    let outside = files.iter().filter_map(|(_, text)| key_values(text).get("weir_peak_outside_bytes").copied());
+    let outside = outside.max().unwrap_or(0);
+    let most = BUDGET_BYTES.max(outside + LEAST_BYTES) + OVERSHOOT_BYTES;
+    if anonymous > most {
+        return Err(format!(
+            "had {} MiB of anonymous memory in RAM, {} MiB of it outside Weir at most: more than {} MiB",
+            anonymous >> 20,
+            outside >> 20,
+            most >> 20
+        ));
+    }
+    Ok(())
 }
 
 /// The statistics that the engines of the program and its children wrote.

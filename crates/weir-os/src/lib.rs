@@ -19,6 +19,7 @@ pub mod pager;
 pub mod probe;
 #[cfg(test)]
 mod random;
+pub mod ram;
 pub mod ring;
 pub mod shards;
 pub mod signal;

@@ -30,11 +30,11 @@ pub fn forked() {
     }
 }
 
-/// RAM of the process outside Weir: code, stacks, memory taken before the engine ran.
-fn unmanaged_bytes(managed: u64) -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').nth(1).and_then(|v| v.parse().ok()).unwrap_or(0);
-    (pages * 4096).saturating_sub(managed)
+/// Shared memory of the process in RAM (`RssShmem`), which is not in the budget: relatives may have it as well.
+fn shared_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
+    line.and_then(|v| v.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
 /// Prints the summary, unless this is a forked child or the engine never started, and writes the
@@ -42,6 +42,7 @@ fn unmanaged_bytes(managed: u64) -> u64 {
 pub fn at_exit() {
     let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
     engine.core.publish();
+    engine.last_look_outside();
     engine.depart();
     let pid = sys::getpid();
     let own = OWNER.load(Ordering::Relaxed) == pid;
@@ -76,16 +77,22 @@ fn summary(engine: &state::Weir, settings: &Settings) -> String {
             )
         }
     };
+    // A little is always there: libraries, small tables.
+    let shared = match mib(shared_bytes()) {
+        much if much >= 1.0 => format!("; {much:.0} MiB of shared memory besides"),
+        _ => String::new(),
+    };
     format!(
-        "weir: peak {:.0} MiB managed in a budget of {:.0} MiB; {} faults, p50 {:.1} us, p99 {:.1} us; \
-         {} pages compressed, pool {ratio}; swap {swap}; {:.0} MiB outside\n",
-        mib(get(&s.managed_bytes_peak)),
+        "weir: peak {:.0} MiB of RAM in a budget of {:.0} MiB, outside Weir up to {:.0} MiB{shared}; {:.0} MiB managed; \
+         {} faults, p50 {:.1} us, p99 {:.1} us; {} pages compressed, pool {ratio}; swap {swap}\n",
+        mib(get(&s.total_bytes_peak)),
         mib(settings.memory),
+        mib(get(&s.outside_bytes_peak)),
+        mib(get(&s.managed_bytes_peak)),
         s.faults().get(),
         us(s.fault_quantile(0.5)),
         us(s.fault_quantile(0.99)),
         s.pool_out().get(),
-        mib(unmanaged_bytes(engine.core.resident_bytes())),
     )
 }
 
@@ -102,8 +109,7 @@ fn write_stats(engine: &state::Weir, path: &str) {
         });
     }
     let (space, space_len) = engine.space();
-    let outside = unmanaged_bytes(engine.core.resident_bytes());
-    let _ = writeln!(text, "weir_unmanaged_bytes {outside}");
+    let _ = writeln!(text, "weir_shared_bytes {}", shared_bytes());
     let _ = writeln!(text, "weir_space_start {space}\nweir_space_bytes {space_len}");
     if std::fs::write(path, text).is_err() {
         weir::engine::threads::say(format_args!("cannot write statistics to {path}"));

@@ -7,12 +7,12 @@ use crate::state;
 use core::ffi::{c_int, c_uint};
 use weir_os::sys::{Errno, syscall};
 
-/// The userfaultfd and the swap file, ascending; -1 where there is none.
-fn ours() -> [i32; 2] {
-    let Some(engine) = state::engine() else { return [-1; 2] };
+/// The userfaultfd, the swap file and the meter of memory outside, ascending; -1 where there is none.
+fn ours() -> [i32; 3] {
+    let Some(engine) = state::engine() else { return [-1; 3] };
     let core = &engine.core;
     let swap = core.swapping.as_ref().map_or(-1, |s| s.tier.device().file().fd());
-    let mut fds = [core.pager.fd(), swap];
+    let mut fds = [core.pager.fd(), swap, engine.meter.fd().unwrap_or(-1)];
     fds.sort_unstable();
     fds
 }

@@ -39,6 +39,16 @@ pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 pub const METADATA_AHEAD_BYTES: u64 = 352 << 10;
 const _: () = assert!(METADATA_AHEAD_BYTES >= KEPT_FOR_POOL as u64 * 4096 + (64 << 10));
 
+/// However much memory there is outside, frames for one part in so many of the budget stay: a program that has less of its data at hand does
+/// nothing but wait for it, and the RAM exceeds the budget by at most this part, which is told.
+pub const LEAST_SHARE: u64 = 16;
+/// Time in which a burst of memory outside is forgotten.
+pub const OUTSIDE_FALL_NS: u64 = 1_000_000_000;
+/// The limit follows the memory outside in steps of a window.
+pub const OUTSIDE_STEP: u64 = BLOCK_PAGES as u64 * 4096;
+/// Time between two looks at the memory outside while the program runs. It can grow by 1.5 MB each ms.
+pub const OUTSIDE_LOOK_NS: u64 = 5_000_000;
+
 /// Below this many free frames the background reclaimer starts (share of all frames).
 pub const FREE_LOW_SHARE: u32 = 128;
 /// It stops at this many times the low mark.

@@ -3,6 +3,7 @@
 
 pub mod cold;
 pub mod copies;
+pub mod limit;
 pub mod policy;
 pub mod share;
 pub mod swapping;
@@ -15,7 +16,7 @@ use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
     ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, METADATA_AHEAD_BYTES, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE,
+    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE,
     STAGED_SHARE, STORE_PER_HOLD,
 };
 use crate::meter::Meter;
@@ -31,6 +32,7 @@ use crate::tier::pool::Pool;
 use crate::trials::Trials;
 use cold::ColdWalk;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use limit::Limit;
 use std::sync::Mutex;
 use swapping::Swapping;
 use weir_os::codec::zstd::CONTEXTS_BYTES;
@@ -94,7 +96,7 @@ pub struct Core<P: Pager> {
     pub seed: u64,
     /// Codec setting.
     pub codec: CodecSetting,
-    budget_bytes: u64,
+    limit: Limit,
     pool_max_percent: u32,
     /// Windows that the pool may own, if its largest share allows them.
     pool_share: AtomicU32,
@@ -164,7 +166,7 @@ impl<P: Pager> Core<P> {
             staged: StagedQueue::new(g.windows + g.lift_windows).map_err(memory)?,
             seed,
             codec,
-            budget_bytes: g.budget_bytes,
+            limit: Limit::new(g.budget_bytes),
             pool_max_percent: g.pool_max_percent,
             pool_share: AtomicU32::new(share::ALL),
             closed_ratio: AtomicU64::new(100),
@@ -210,6 +212,7 @@ impl<P: Pager> Core<P> {
     pub fn charge_slots(&self) {
         let bytes = self.swapping.as_ref().map_or(0, Swapping::uncharged_bytes);
         if bytes > 0 {
+            self.note_unseen(bytes); // shared with children
             self.metadata_bytes.fetch_add(bytes, Ordering::SeqCst);
             self.apply_limits();
             self.shed_excess();
@@ -222,25 +225,6 @@ impl<P: Pager> Core<P> {
             self.metadata_bytes.fetch_add(CONTEXTS_BYTES, Ordering::SeqCst);
             self.apply_limits();
             self.shed_excess();
-        }
-    }
-
-    fn apply_limits(&self) {
-        let mut metadata = self.metadata_bytes.load(Ordering::SeqCst);
-        loop {
-            let share = self.pool_share.load(Ordering::SeqCst);
-            let spent = FIXED_OVERHEAD_BYTES + METADATA_AHEAD_BYTES + metadata;
-            let frames = (self.budget_bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32;
-            self.frames.set_limit(frames);
-            let most = self.pool_most();
-            let least = if share == share::CLOSED { 0 } else { share::WINDOWS_MIN };
-            self.pool.set_limit(most.min(share.max(least)));
-            // Somebody else may have charged meanwhile, or changed the share, and set his limit before ours.
-            let now = self.metadata_bytes.load(Ordering::SeqCst);
-            if now == metadata && self.pool_share.load(Ordering::SeqCst) == share {
-                return;
-            }
-            metadata = now;
         }
     }
 
@@ -281,9 +265,9 @@ impl<P: Pager> Core<P> {
         self.pool_needed.swap(false, Ordering::SeqCst)
     }
 
-    /// Metadata has grown: as many frames go back to the kernel, if they are free. If they are not, they go with the next
+    /// The limit has fallen: as many frames go back to the kernel, if they are free. If they are not, they go with the next
     /// that become free: faults leave them alone, see [`Core::available`].
-    fn shed_excess(&self) {
+    pub fn shed_excess(&self) {
         if self.frames.existing() > self.frames.limit() {
             self.frames.shed_excess(&self.pager);
         }
@@ -296,6 +280,7 @@ impl<P: Pager> Core<P> {
         if self.table.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).charge_once() {
             self.table.touch(block);
             let bytes = u64::from(CHARGED_BLOCKS) * BLOCK_METADATA_BYTES;
+            self.note_entries(CHARGED_BLOCKS);
             self.metadata_bytes.fetch_add(bytes, Ordering::SeqCst);
             self.apply_limits();
             self.shed_excess();
@@ -316,7 +301,7 @@ impl<P: Pager> Core<P> {
     pub fn rows_fit(&self, len: usize) -> bool {
         let bytes = (len / (PAGE_BYTES * BLOCK_PAGES as usize)) as u64 * (ROW_BYTES as u64);
         let all = bytes + self.metadata_bytes.load(Ordering::Relaxed);
-        bytes < self.budget_bytes / 8 && (bytes == 0 || all < self.budget_bytes / 2)
+        bytes < self.budget_bytes() / 8 && (bytes == 0 || all < self.budget_bytes() / 2)
     }
 
     /// RAM held: frames wherever they are, and metadata.

@@ -216,6 +216,14 @@ counters! {
         refused "weir_refused",
         /// Budget.
         budget_bytes "weir_budget_bytes",
+        /// What the engine may hold of it beside the memory outside.
+        limit_bytes "weir_limit_bytes",
+        /// Anonymous memory outside, when last measured: heap from before the start, stacks, small mappings, libc's blocks.
+        outside_bytes "weir_outside_bytes",
+        /// Most of it.
+        outside_bytes_peak "weir_peak_outside_bytes",
+        /// Most RAM in all that was measured at one moment: outside, and what the engine held.
+        total_bytes_peak "weir_peak_total_bytes",
         /// RAM held now: frames and metadata.
         resident_bytes "weir_resident_bytes",
         /// Most RAM held.

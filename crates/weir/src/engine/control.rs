@@ -459,6 +459,7 @@ impl<P: Pager> Engine<P> {
         for n in 0..1000 {
             if n == 500 {
                 self.core.need_pool(); // the swap file may be stuck
+                self.core.concede();
             }
             {
                 let _guard = self.core.table.block(page.block()).lock();

@@ -100,6 +100,7 @@ impl Engine<KernelPager> {
         self.core.frames.shed_all_free(&self.core.pager);
         self.core.kick.store(0, Ordering::Relaxed);
         self.leave_records_alone();
+        self.meter.forked();
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]

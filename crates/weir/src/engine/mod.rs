@@ -7,6 +7,7 @@ pub mod fork;
 pub mod gate;
 pub mod heap;
 pub mod inline;
+pub mod outside;
 #[cfg(test)]
 mod readahead_tests;
 pub mod remap;
@@ -48,6 +49,8 @@ pub struct Engine<P: Pager> {
     /// The faults being served, for the watchdog.
     serving: Vec<Line<Serving>>,
     stall_reported: AtomicBool,
+    /// How memory outside is measured.
+    pub meter: outside::Meter,
     /// When the pool may be tidied up again.
     compact_after_ns: AtomicU64,
     /// When blocks of the swap file may go back to the file system again.
@@ -76,6 +79,7 @@ impl<P: Pager> Engine<P> {
             inline: Inline::default(),
             serving: (0..DESKS).map(|_| Line::default()).collect(),
             stall_reported: AtomicBool::new(false),
+            meter: outside::Meter::default(),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),
         }

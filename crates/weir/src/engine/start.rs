@@ -84,6 +84,7 @@ impl Engine<KernelPager> {
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);
+        engine.measure_outside(settings.quiet);
         Ok(engine)
     }
 

@@ -241,13 +241,14 @@ impl Engine<KernelPager> {
     /// Reclaims in the background until the process ends.
     pub fn reclaim_for_ever(&self, bench: &mut Bench) -> ! {
         loop {
-            if self.core.kick.load(Ordering::Acquire) == 0 {
-                let _ = thread::futex_wait(&self.core.kick, 0, Some(IDLE_NS));
-            }
+            self.wait_for_work();
             let kicked = self.core.kick.swap(0, Ordering::AcqRel) != 0;
             let mut freed = 0;
             loop {
+                self.look_outside_if_due();
                 let _inside = self.gate.enter();
+                // Otherwise the last of many batches would give back what all of them freed.
+                self.core.shed_excess();
                 if self.core.balance() > 0 {
                     continue;
                 }
@@ -285,10 +286,24 @@ impl Engine<KernelPager> {
         }
     }
 
+    /// Sleeps until there is work, or other chores are due; meanwhile it measures the memory outside.
+    fn wait_for_work(&self) {
+        let end = thread::now_ns() + IDLE_NS;
+        while self.core.kick.load(Ordering::Acquire) == 0 {
+            let now = thread::now_ns();
+            if now >= end {
+                return;
+            }
+            let _ = thread::futex_wait(&self.core.kick, 0, Some(self.until_next_look(end - now)));
+            self.look_outside_if_due();
+        }
+    }
+
     /// Cold pool pages get smaller while nobody wants frames.
     fn recompress(&self) {
         let end = thread::now_ns() + RECOMPRESS_NS;
         while self.core.kick.load(Ordering::Relaxed) == 0 {
+            self.look_outside_if_due();
             let due = {
                 // Out of the gate after every stretch: a fork may be waiting.
                 let _inside = self.gate.enter();
@@ -297,7 +312,7 @@ impl Engine<KernelPager> {
             match due {
                 Some(due) if due < end => {
                     let rest = due.saturating_sub(thread::now_ns()).max(1);
-                    let _ = thread::futex_wait(&self.core.kick, 0, Some(rest));
+                    let _ = thread::futex_wait(&self.core.kick, 0, Some(self.until_next_look(rest)));
                 }
                 _ => return,
             }
@@ -312,6 +327,7 @@ impl Engine<KernelPager> {
             if wanted && swapping.policy == Policy::Adaptive {
                 return;
             }
+            self.look_outside_if_due();
             // Out of the gate after every batch: a fork may be waiting.
             let _inside = self.gate.enter();
             if !through::write_through(&self.core, idle) {
@@ -348,6 +364,7 @@ impl Engine<KernelPager> {
             if !self.core.pool.is_over() || self.core.kick.load(Ordering::Relaxed) != 0 {
                 return;
             }
+            self.look_outside_if_due();
             // Out of the gate after every batch: a fork may be waiting.
             let _inside = self.gate.enter();
             writeback::Out::new(&self.core).relieve_pool(&self.core);
@@ -444,6 +461,9 @@ impl Patience {
         let waited = now - self.since_ns;
         if waited > POOL_NEEDED_MS * 1_000_000 {
             core.need_pool(); // the swap file may be stuck
+            if core.concede() {
+                return false; // memory outside had lowered the limit too far
+            }
         }
         waited > FRUITLESS_MS_MAX * 1_000_000
     }

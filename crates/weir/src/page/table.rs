@@ -16,9 +16,12 @@ pub struct PageTable {
     blocks: Table<Line>,
 }
 
+/// The kernel's page-table entry for a page.
+pub const ENTRY_BYTES: u64 = 8;
+
 /// What [`PageTable`] costs per block once it is touched: words, row, and the kernel's page-table
-/// entries for the pages (8 bytes each).
-pub const BLOCK_METADATA_BYTES: u64 = (BLOCK_PAGES as u64) * (16 + 8) + 64;
+/// entries for the pages.
+pub const BLOCK_METADATA_BYTES: u64 = (BLOCK_PAGES as u64) * (16 + ENTRY_BYTES) + 64;
 
 /// Blocks that are charged together: their words take a page, and each charge may give frames back to the kernel, with an
 /// interrupt to every processor on which the program runs.

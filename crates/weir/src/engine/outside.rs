@@ -1,0 +1,107 @@
+//! Memory outside the engine, measured by the background thread: what the kernel counts as this process's anonymous memory, less what the
+//! engine holds. `shared/limit.rs` says what follows.
+//!
+//! Looks are made in turn with reclaim's batches, `OUTSIDE_LOOK_NS` apart while the program runs, and as rarely as the thread wakes up
+//! anyway while it does not. One is a system call of a few microseconds.
+
+use super::Engine;
+use super::threads::say;
+use crate::limits::OUTSIDE_LOOK_NS;
+use crate::sync::Ordering;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::OnceLock;
+use weir_os::pager::KernelPager;
+use weir_os::ram::Statm;
+use weir_os::thread;
+
+/// Processor time of the process between two looks from which on it runs: more than the looks themselves take.
+const RUNS_NS: u64 = OUTSIDE_LOOK_NS / 20;
+
+/// How memory outside is measured.
+#[derive(Debug, Default)]
+pub struct Meter {
+    statm: OnceLock<Statm>,
+    quiet: AtomicBool,
+    due_ns: AtomicU64,
+    /// Processor time of the process at the last look.
+    cpu_ns: AtomicU64,
+    /// The program ran before the last look.
+    runs: AtomicBool,
+}
+
+impl Meter {
+    /// Its descriptor, which nobody may close.
+    pub fn fd(&self) -> Option<i32> {
+        self.statm.get().map(Statm::fd)
+    }
+
+    /// In the child of a fork: measures the child.
+    pub(super) fn forked(&self) {
+        if let Some(statm) = self.statm.get() {
+            // Without it the limit stays as it was.
+            let _ = statm.reopen_in_child();
+        }
+        self.due_ns.store(0, Ordering::Relaxed);
+        self.cpu_ns.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Engine<KernelPager> {
+    /// Begins to measure: the heap from before the start counts from the first frame on.
+    pub(super) fn measure_outside(&self, quiet: bool) {
+        self.meter.quiet.store(quiet, Ordering::Relaxed);
+        match Statm::open() {
+            Ok(statm) => {
+                let _ = self.meter.statm.set(statm);
+                self.look_outside();
+            }
+            Err(e) if !quiet => say(format_args!(
+                "/proc/self/statm cannot be opened ({e}): memory outside Weir does not count against the budget"
+            )),
+            Err(_) => {}
+        }
+    }
+
+    /// Measures if it is time. Outside the gate.
+    pub(super) fn look_outside_if_due(&self) {
+        let now = thread::now_ns();
+        if now >= self.meter.due_ns.load(Ordering::Relaxed) {
+            let _inside = self.gate.enter();
+            self.look_outside();
+            let cpu = thread::process_cpu_ns();
+            let ran = cpu.saturating_sub(self.meter.cpu_ns.swap(cpu, Ordering::Relaxed)) > RUNS_NS;
+            self.meter.runs.store(ran, Ordering::Relaxed);
+            self.meter.due_ns.store(now + OUTSIDE_LOOK_NS, Ordering::Relaxed);
+        }
+    }
+
+    /// How long nobody need look: no longer than `most_ns`.
+    pub(super) fn until_next_look(&self, most_ns: u64) -> u64 {
+        if self.meter.runs.load(Ordering::Relaxed) { most_ns.min(OUTSIDE_LOOK_NS) } else { most_ns }
+    }
+
+    /// Measures once more before the process ends.
+    pub fn last_look_outside(&self) {
+        let _inside = self.inside();
+        self.look_outside();
+    }
+
+    /// Measures. Inside the gate, or where nobody else is.
+    fn look_outside(&self) {
+        let Some(statm) = self.meter.statm.get() else { return };
+        // Frames come and go meanwhile: what the engine ever held cannot be outside.
+        let before = self.core.anon_bytes();
+        let Some(anon) = statm.anon_bytes() else { return };
+        let outside = anon.saturating_sub(before.max(self.core.anon_bytes()));
+        let excess = self.core.note_outside(outside, thread::now_ns());
+        if let Some(excess) = excess.filter(|_| !self.meter.quiet.load(Ordering::Relaxed)) {
+            say(format_args!(
+                "{} MiB of memory that Weir does not manage leave too little of the budget of {} MiB: Weir keeps {} MiB, \
+                 so the RAM exceeds the budget. Give more with --memory",
+                excess.outside >> 20,
+                self.core.budget_bytes() >> 20,
+                excess.least >> 20,
+            ));
+        }
+    }
+}
