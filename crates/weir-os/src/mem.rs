@@ -180,6 +180,33 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
+/// Ends `mlockall(MCL_FUTURE)`, if it is in force: mappings from here on are not locked, those that are stay so (where the limit of locked
+/// memory forbids even that, none is). Whole tables and reservations would be given RAM otherwise.
+///
+/// True if it was in force.
+pub fn leave_future_unlocked() -> bool {
+    let is_on = || Mapping::anon(PAGE_BYTES).is_ok_and(|probe| {
+        // SAFETY: our own page. Dropping locked pages is refused.
+        unsafe { drop_pages(probe.base(), PAGE_BYTES) == Err(Errno::EINVAL) }
+    });
+    // Where not even a page may be locked any more, there is no page to try.
+    let refused = || Mapping::anon(PAGE_BYTES).err() == Some(Errno::EAGAIN);
+    if !is_on() && !refused() {
+        return false;
+    }
+    let current = (libc::MCL_CURRENT | MCL_ONFAULT) as usize;
+    // SAFETY: changes which pages may leave RAM, not what they hold.
+    unsafe {
+        if syscall(libc::SYS_mlockall, [current, 0, 0, 0, 0, 0]).is_err() {
+            let _ = syscall(libc::SYS_munlockall, [0; 6]);
+        }
+    }
+    true
+}
+
+/// `mlockall`: pages are locked once they are there, none is brought in.
+const MCL_ONFAULT: i32 = 4;
+
 /// Which pages of the range are in RAM, one byte each (bit 0), as `mincore` says.
 pub fn mincore(addr: usize, len: usize, out: &mut [u8]) -> Result<(), Errno> {
     assert!(out.len() * PAGE_BYTES >= len);

@@ -14,6 +14,7 @@ mod family;
 mod fds;
 mod fork;
 mod heap;
+mod hints;
 mod init;
 mod inline;
 mod libc_next;

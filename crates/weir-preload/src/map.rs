@@ -1,11 +1,14 @@
 //! The mmap family: private anonymous mappings are managed, everything else is left alone.
 
+use crate::hints;
 use crate::libc_next::set_errno;
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use weir::config::Mlock;
 use weir::engine::control::Whose;
 use weir::engine::remap::Place;
+use weir::engine::threads::say;
 use weir::error::Refused;
 use weir::page::region::{Access, AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
@@ -13,8 +16,6 @@ use weir_os::sys::{Errno, syscall};
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 /// Smaller mappings are left alone: a block is the unit of everything.
 const MAP_MIN_BYTES: usize = 64 << 10;
-/// Larger reservations without access are address-space games (sanitizers, runtimes): left alone.
-const RESERVE_MAX_BYTES: usize = 16 << 30;
 const LEAVE_ALONE: c_int = libc::MAP_SHARED
     | libc::MAP_GROWSDOWN
     | libc::MAP_STACK
@@ -108,22 +109,44 @@ pub unsafe fn serve(
         }
         return map_over(e, addr, len, prot, plain, call);
     }
-    if !plain || !wanted(len, prot) {
+    let hinted = !addr.is_null() && prot == libc::PROT_NONE;
+    if !plain || !wanted(len) || hinted && hints::insists(round(len)) {
         return native();
     }
     let Some(e) = state::note_request(len) else { return native() };
     match e.map(len, 1, prot, Kind::Map) {
-        Ok(a) => a as *mut c_void,
-        Err(Refused::NoSpace) => native(),
+        Ok(a) => {
+            if hinted {
+                hints::ignored(a, round(len));
+            }
+            a as *mut c_void
+        }
+        Err(Refused::NoSpace) => {
+            tell_left(e, len);
+            native()
+        }
         Err(r) => fail_ptr(errno_of(r)),
     }
 }
 
-fn wanted(len: usize, prot: c_int) -> bool {
-    state::settings().is_some()
-        && len >= MAP_MIN_BYTES
-        && len <= isize::MAX as usize
-        && (prot != libc::PROT_NONE || len <= RESERVE_MAX_BYTES)
+fn wanted(len: usize) -> bool {
+    state::settings().is_some() && len >= MAP_MIN_BYTES && len <= isize::MAX as usize
+}
+
+/// Says once that a mapping is left to the kernel.
+fn tell_left(e: &Weir, len: usize) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if state::settings().is_some_and(|s| s.quiet) || TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (_, space) = e.space();
+    let why = if e.core.rows_fit(len) { "does not fit into the rest of" } else { "needs too large tables in" };
+    say(format_args!(
+        "a mapping of {} MiB {why} the managed address space of {} GiB: it is left to the kernel, and what is touched of it counts as \
+         memory outside Weir",
+        len >> 20,
+        space >> 30
+    ));
 }
 
 /// `MAP_FIXED` inside the managed space.
@@ -138,11 +161,13 @@ fn map_over(
     if len == 0 || !(addr as usize).is_multiple_of(4096) {
         return native(true); // the kernel knows the right error
     }
+    hints::used(addr as usize);
     if plain {
-        return match e.map_fixed(addr as usize, round(len), prot) {
-            Ok(()) => addr,
-            Err(r) => fail_ptr(errno_of(r)),
-        };
+        match e.map_fixed(addr as usize, round(len), prot) {
+            Ok(()) => return addr,
+            Err(Refused::NoSpace) => tell_left(e, len),
+            Err(r) => return fail_ptr(errno_of(r)),
+        }
     }
     // Elsewhere first: if the kernel refuses (a bad descriptor), the old mapping must survive.
     let elsewhere = native(false);
@@ -187,7 +212,10 @@ fn note_code(prot: c_int) {
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     match inside(addr, len) {
         Some(_) if len == 0 || !(addr as usize).is_multiple_of(4096) => fail(Errno::EINVAL),
-        Some(e) => done(e.unmap(addr as usize, round(len))),
+        Some(e) => {
+            hints::unmapped(addr as usize, round(len));
+            done(e.unmap(addr as usize, round(len)))
+        }
         None => raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]) as c_int,
     }
 }
@@ -203,6 +231,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
         return native();
     }
     let (a, n) = (addr as usize, round(len));
+    hints::used(a);
     let result = done(e.protect(a, n, prot));
     // Parts where something else is mapped are the kernel's.
     for (start, bytes) in e.foreign_parts(a, n) {

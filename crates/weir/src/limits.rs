@@ -9,8 +9,9 @@ pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
 /// Cold records are not compressed again in a smaller budget, in bytes: zstd's contexts are some 700 KiB.
 pub const RECOMPRESS_BUDGET_MIN: u64 = 64 << 20;
 
-/// Managed address space asked for first; halved until the reservation succeeds (RLIMIT_AS).
-pub const SPACE_BYTES_MAX: u64 = 1 << 40;
+/// Managed address space asked for first; halved until the reservation succeeds, and its tables (RLIMIT_AS, strict overcommit). Twice what
+/// the largest runtime reserves at once (GHC's 1 TiB); the places that are tried lie 4 TiB apart.
+pub const SPACE_BYTES_MAX: u64 = 2 << 40;
 /// Smallest managed space worth starting with, as a multiple of the budget.
 pub const SPACE_PER_BUDGET_MIN: u64 = 2;
 

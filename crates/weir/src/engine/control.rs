@@ -70,7 +70,12 @@ impl<P: Pager> Engine<P> {
 
     pub(super) fn map_inside(&self, regions: &mut Regions, want: Want) -> Result<Region, Refused> {
         let Want { len, align, skew, prot, kind, show } = want;
-        self.admit(regions, len)?;
+        if prot == PROT_NONE && kind == Kind::Map {
+            self.within_rlimit(regions, len)?; // a reservation is no memory yet
+        } else {
+            self.admit(regions, len)?;
+            self.fits(prot, len)?;
+        }
         let pages = u32::try_from(len.div_ceil(PAGE_BYTES)).map_err(|_| Refused::NoSpace)?;
         let align_blocks = u32::try_from((align / (64 * PAGE_BYTES)).max(1)).map_err(|_| Refused::NoSpace)?;
         let region = match regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind) {
@@ -88,21 +93,33 @@ impl<P: Pager> Engine<P> {
         Ok(region)
     }
 
-    /// Refuses `len` bytes of new memory while everything is full, so that all that was written can be kept, beyond
-    /// RLIMIT_AS, and where their rows would take too much of the budget.
+    /// Refuses `len` bytes of new memory while everything is full, so that all that was written can be kept, and beyond
+    /// RLIMIT_AS.
     pub(super) fn admit(&self, regions: &Regions, len: usize) -> Result<(), Refused> {
         if self.core.full() {
             stats::add(&self.core.stats.refused, 1);
             return Err(Refused::Full);
         }
-        self.within_rlimit(regions, len)?;
-        if self.core.rows_fit(len) { Ok(()) } else { Err(Refused::NoSpace) }
+        self.within_rlimit(regions, len)
+    }
+
+    /// Whether the rows of what is to be opened fit, see [`crate::shared::Core::rows_fit`].
+    pub(super) fn fits(&self, prot: i32, len: usize) -> Result<(), Refused> {
+        if prot == PROT_NONE || self.core.rows_fit(len) { Ok(()) } else { Err(Refused::NoSpace) }
     }
 
     /// Bytes of a range of the space that nobody has mapped yet.
     pub(super) fn unmapped(&self, regions: &Regions, start: u32, end: u32) -> usize {
         let mapped: u32 = regions.map.parts(start, end).0.iter().map(|r| r.pages).sum();
         (end - start).saturating_sub(mapped) as usize * PAGE_BYTES
+    }
+
+    /// Bytes of a range of which no row knows yet.
+    pub(super) fn unopened(&self, regions: &Regions, start: u32, end: u32) -> usize {
+        let (parts, _) = regions.map.parts(start, end);
+        let opened = parts.iter().filter(|r| !r.bare && r.kind != Kind::Foreign);
+        let opened: u32 = opened.map(|r| r.pages).sum();
+        (end - start - opened) as usize * PAGE_BYTES
     }
 
     /// RLIMIT_AS as far as it can be kept: the reservation itself is larger than most limits, so
@@ -118,6 +135,9 @@ impl<P: Pager> Engine<P> {
     /// Makes a region's pages accessible, and managed: at once, or by `mark` once the caller has put
     /// pages there.
     pub(super) fn open(&self, r: Region, show: Show) -> Result<(), Refused> {
+        if r.bare {
+            return Ok(()); // by whoever gives it access
+        }
         self.core.charge_rows(i64::from(r.pages));
         // Access first: what readahead puts into a place without access would pass for plain memory.
         if r.prot != PROT_NONE
@@ -178,6 +198,9 @@ impl<P: Pager> Engine<P> {
 
     /// Takes a region's contents and access away.
     pub(super) fn close(&self, r: Region) -> Result<(), Refused> {
+        if r.bare {
+            return Ok(());
+        }
         if r.prot & PROT_ACCESS != PROT_RW && self.has_frames(r) {
             // Frames leave by MOVE only from plain memory.
             self.reprotect(r, PROT_RW)?;
@@ -227,6 +250,7 @@ impl<P: Pager> Engine<P> {
         let mut regions = self.regions();
         let (start, end) = self.page_range(addr, len)?;
         self.admit(&regions, self.unmapped(&regions, start, end))?;
+        self.fits(prot, self.unopened(&regions, start, end))?;
         self.replace(&mut regions, Region::new(start, end - start, prot, Kind::Map))?;
         let region = Region::new(start, end - start, prot, Kind::Map);
         self.open(region, Show::Now)
@@ -260,13 +284,24 @@ impl<P: Pager> Engine<P> {
         if parts.iter().any(|r| r.prot != prot && r.kind != Kind::Foreign) {
             regions.map.carve(start, end);
             for r in parts.into_iter().filter(|r| r.prot != prot && r.kind != Kind::Foreign) {
-                self.reprotect(r, prot)?;
+                if r.bare {
+                    self.open_bare(&regions, Region { prot, bare: false, ..r })?;
+                } else {
+                    self.reprotect(r, prot)?;
+                }
                 regions.map.remove(r.start);
-                regions.map.insert(Region { prot, ..r });
+                regions.map.insert(Region { prot, bare: false, ..r });
             }
             regions.map.join(start, end);
         }
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
+    }
+
+    /// Part of a reservation is given access: it is new memory only now.
+    fn open_bare(&self, regions: &Regions, r: Region) -> Result<(), Refused> {
+        self.admit(regions, 0)?;
+        self.fits(r.prot, r.pages as usize * PAGE_BYTES)?;
+        self.open(r, Show::Now)
     }
 
     /// Changes the protection of a region's pages and how they leave. Pages that nobody could write
@@ -316,7 +351,7 @@ impl<P: Pager> Engine<P> {
     pub fn drop_contents(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (_, _, parts, whole) = self.parts(&self.regions(), addr, len)?;
-        for r in parts.iter().filter(|r| r.kind != Kind::Foreign) {
+        for r in parts.iter().filter(|r| r.kind != Kind::Foreign && !r.bare) {
             each_block(r.start, r.end(), |block, mask| {
                 discard::discard(&self.core, block, mask, discard::Depth::All);
             });
@@ -357,7 +392,15 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         let mut regions = self.regions();
         let (start, end, whole) = self.change(&mut regions, addr, len, |r| Region { access, ..r })?;
-        each_block(start, end, |block, mask| {
+        let (parts, _) = regions.map.parts(start, end);
+        for r in parts.into_iter().filter(|r| !r.bare) {
+            self.tell_rows(&regions, (r.start, r.end()), access);
+        }
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
+    }
+
+    fn tell_rows(&self, regions: &Regions, pages: (u32, u32), access: Access) {
+        each_block(pages.0, pages.1, |block, mask| {
             let first = block.page(0).0;
             let agreed = mask == u64::MAX || {
                 let mut others = regions.map.parts(first, first + BLOCK_PAGES).0.into_iter();
@@ -367,7 +410,6 @@ impl<P: Pager> Engine<P> {
             let _guard = row.lock();
             row.set_access(if agreed { access } else { Access::Any });
         });
-        if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
     /// The parts of a range where something else is mapped: (address, bytes).
@@ -393,7 +435,9 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
         for page in start..end {
-            let here = self.core.table.word(PageId(page)).load().state() == State::Resident;
+            let (page, table) = (PageId(page), &self.core.table);
+            let here = table.is_touched(page.block()) && table.word(page).load().state() == State::Resident;
+            let page = page.0;
             out((page - start) as usize, u8::from(here));
         }
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
@@ -499,6 +543,7 @@ impl<P: Pager> Engine<P> {
         let (start, end) = self.page_range(addr, len)?;
         each_block(start, end, |block, mask| {
             let _guard = self.core.table.block(block).lock();
+            let mask = if self.core.table.is_touched(block) { mask } else { 0 };
             for i in (0..64).filter(|i| mask >> i & 1 == 1) {
                 let word = self.core.table.word(block.page(i));
                 let found = word.load();
@@ -523,5 +568,5 @@ fn set_class(row: BlockRow<'_>, mask: u64, prot: i32) {
 /// Whether pages of these that have contents are not in RAM, or on their way out.
 fn is_out<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
     let in_state = |state| engine.core.table.in_state(block, mask, state);
-    mask & !in_state(State::Absent) & !in_state(State::Resident) != 0
+    engine.core.table.is_touched(block) && mask & !in_state(State::Absent) & !in_state(State::Resident) != 0
 }

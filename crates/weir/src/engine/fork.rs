@@ -11,7 +11,7 @@
 use super::threads::fatal;
 use super::{Engine, each_block};
 use crate::page::region::{AtFork, Kind, Region};
-use crate::page::{PageId, SlotId};
+use crate::page::SlotId;
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;
@@ -61,14 +61,19 @@ impl Engine<KernelPager> {
             .regions()
             .map
             .iter()
-            .filter(|r| r.kind != Kind::Foreign)
+            .filter(|r| r.kind != Kind::Foreign && !r.bare)
             .map(|r| (r.start, r.end()))
             .collect();
-        for page in ranges.into_iter().flat_map(|(start, end)| start..end) {
-            let (page, table) = (PageId(page), &self.core.table);
-            if let Some(slot) = table.slot_of(page, table.word(page).load()) {
-                f(slot);
-            }
+        let table = &self.core.table;
+        for (start, end) in ranges {
+            each_block(start, end, |block, mask| {
+                let mask = if table.is_touched(block) { mask } else { 0 };
+                for page in (0..64).filter(|i| mask >> i & 1 == 1).map(|i| block.page(i)) {
+                    if let Some(slot) = table.slot_of(page, table.word(page).load()) {
+                        f(slot);
+                    }
+                }
+            });
         }
     }
 

@@ -40,7 +40,7 @@ impl<P: Pager> Engine<P> {
         let mut regions = self.regions();
         let (start, end, parts, whole) = self.parts(&regions, addr, old_len)?;
         let Some(&first) = parts.first().filter(|_| whole) else { return Err(Refused::NotManaged) };
-        if parts.iter().any(|r| (r.prot, r.kind) != (first.prot, first.kind)) || first.kind == Kind::Foreign {
+        if parts.iter().any(|r| (r.prot, r.kind, r.bare) != (first.prot, first.kind, first.bare)) || first.kind == Kind::Foreign {
             return Err(Refused::NotManaged);
         }
         self.merge(&mut regions, start, end, first);
@@ -59,6 +59,9 @@ impl<P: Pager> Engine<P> {
         }
         let extra = pages - region.pages;
         self.admit(&regions, extra as usize * PAGE_BYTES)?;
+        if !region.bare {
+            self.fits(PROT_RW, extra as usize * PAGE_BYTES)?;
+        }
         if regions.map.extend(start, extra) {
             self.extend(&mut regions, Region { start: end, pages: extra, ..region })?;
             return Ok(addr);
@@ -96,8 +99,8 @@ impl<P: Pager> Engine<P> {
         new: Region,
         keep_old: bool,
     ) -> Result<(), Refused> {
-        if !self.core.rows_fit(self.unmapped(regions, new.start, new.end())) {
-            return Err(Refused::NoSpace);
+        if !new.bare {
+            self.fits(PROT_RW, self.unopened(regions, new.start, new.end()))?;
         }
         let more = if keep_old { new.pages } else { new.pages.saturating_sub(old.pages) };
         if more > 0 {
@@ -130,15 +133,24 @@ impl<P: Pager> Engine<P> {
             // The same offset within the block: blocks pair up one to one.
             _ => {
                 let (skew, show) = (old.start % 64, Show::Later);
-                let want = Want { len: new_len, align: 0, skew, prot: old.prot, kind: old.kind, show };
+                // As good as any: what had contents keeps rows while it has no access.
+                let prot = if old.bare { old.prot } else { old.prot | PROT_RW };
+                let want = Want { len: new_len, align: 0, skew, prot, kind: old.kind, show };
                 let mapped = self.map_inside(regions, want)?;
                 regions.map.remove(mapped.start);
+                let mapped = Region { prot: old.prot, ..mapped };
                 // What the program advised goes with the pages.
                 let r = Region { fork: old.fork, access: old.access, ..mapped };
                 regions.map.insert(r);
                 r
             }
         };
+        if old.bare {
+            if !keep_old {
+                self.unmap_inside(regions, self.addr_of(old.start), old.pages as usize * PAGE_BYTES)?;
+            }
+            return Ok(self.addr_of(new.start));
+        }
         // Frames move between plain memory only. Nobody may use either place while it moves, but for
         // readers of the old one, who lose nothing by this.
         let plain = |r: Region| if r.prot == PROT_RW { Ok(()) } else { self.reprotect(r, PROT_RW) };
@@ -148,7 +160,8 @@ impl<P: Pager> Engine<P> {
         while i < old.pages.min(pages) {
             let (from, to) = (PageId(old.start + i), PageId(new.start + i));
             let most = (64 - from.index()).min(64 - to.index()).min(old.pages.min(pages) - i);
-            i += self.move_run(from, to, most);
+            let touched = self.core.table.is_touched(from.block());
+            i += if touched { self.move_run(from, to, most) } else { most };
         }
         self.core.pager.protect(PageId(new.start), new.pages, new.prot).map_err(Refused::Kernel)?;
         self.mark(new, true);

@@ -8,6 +8,7 @@ use crate::limits::{
     BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN,
 };
 use crate::page::id::BLOCK_PAGES;
+use crate::page::table::PageTable;
 use crate::reclaim::compress::Bench;
 use crate::shared::{Core, Geometry};
 use crate::sync::Ordering;
@@ -34,15 +35,16 @@ impl Engine<KernelPager> {
         if budget < BUDGET_BYTES_MIN {
             return Err(StartError::BudgetTooSmall(budget));
         }
-        let (space, gate) = reserve_space(budget, intake)?;
+        weir_os::mem::leave_future_unlocked();
         let windows = Geometry::arena_windows(budget);
         // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
         // Nor are there any of buffers that a ring made before the filter was there goes on using.
         let lifts = intake == Intake::InThread && weir_os::mem::can_lift() && !weir_os::sys::has_io_uring();
         let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
         let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
-        let arena = Mapping::anon((windows + lift_windows) as usize * window_bytes)
-            .map_err(StartError::AddressSpace)?;
+        let arena_len = (windows + lift_windows) as usize * window_bytes;
+        let (space, gate) = reserve_space(budget, intake, arena_len)?;
+        let arena = Mapping::anon(arena_len).map_err(StartError::AddressSpace)?;
         space.name(c"weir-space");
         arena.name(c"weir-arena");
         let geometry = Geometry {
@@ -94,8 +96,8 @@ impl Engine<KernelPager> {
     }
 }
 
-/// Reserves as much address space as may be had: less under RLIMIT_AS or strict overcommit.
-fn reserve_space(budget: u64, intake: Intake) -> Result<(Mapping, GateHalf), StartError> {
+/// Reserves as much address space as may be had with its tables and the arena beside it: less under RLIMIT_AS or strict overcommit.
+fn reserve_space(budget: u64, intake: Intake, arena_len: usize) -> Result<(Mapping, GateHalf), StartError> {
     let mut last = Errno::ENOMEM;
     for base in space_bases(intake) {
         // Before the space itself: a filter inherited from a parent under Weir lets system calls
@@ -109,8 +111,10 @@ fn reserve_space(budget: u64, intake: Intake) -> Result<(Mapping, GateHalf), Sta
         };
         let mut len = SPACE_BYTES_MAX;
         while len >= budget * SPACE_PER_BUDGET_MIN {
-            match Mapping::reserve(base, len as usize) {
-                Ok(m) => return Ok((m, gate)),
+            let tried = Mapping::reserve(base, len as usize)
+                .and_then(|space| Mapping::anon(PageTable::bytes_for(len as usize) + arena_len).map(|_| space));
+            match tried {
+                Ok(space) => return Ok((space, gate)),
                 Err(e) => last = e,
             }
             if last == Errno::EEXIST {

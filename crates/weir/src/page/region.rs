@@ -59,18 +59,21 @@ pub struct Region {
     pub fork: AtFork,
     /// Order of use; the rows of the blocks repeat it for faults.
     pub access: Access,
+    /// Reserved without access and never opened: no page has contents, and no row of a block knows of it.
+    pub bare: bool,
 }
 
 impl Region {
     /// A region as mapped at first.
     pub fn new(start: u32, pages: u32, prot: i32, kind: Kind) -> Region {
-        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy, access: Access::Any }
+        let bare = prot == 0 && kind == Kind::Map;
+        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy, access: Access::Any, bare }
     }
 
     fn continues(&self, before: &Region) -> bool {
         before.end() == self.start
-            && (before.prot, before.kind, before.base, before.fork, before.access)
-                == (self.prot, self.kind, self.base, self.fork, self.access)
+            && (before.prot, before.kind, before.base, before.fork, before.access, before.bare)
+                == (self.prot, self.kind, self.base, self.fork, self.access, self.bare)
     }
 
     /// First page after the region.
@@ -260,17 +263,20 @@ impl RegionMap {
     /// regions in the range must have been removed.
     pub fn release(&mut self, start: u32, end: u32) {
         let (first, last) = (start / BLOCK_PAGES, end.div_ceil(BLOCK_PAGES));
-        let mut run: Option<u32> = None;
-        for b in first..=last {
-            let free = b < last && !self.block_in_use(b) && !self.block_is_free(b);
-            match (free, run) {
-                (true, None) => run = Some(b),
-                (false, Some(s)) => {
-                    self.merge_free(s, b - s);
-                    run = None;
-                }
-                _ => {}
+        // What others own of these blocks, and the end.
+        let from = self.find(first * BLOCK_PAGES).map_or(first * BLOCK_PAGES, |r| r.start);
+        let owned: Vec<(u32, u32)> = self
+            .regions
+            .range(from..last * BLOCK_PAGES)
+            .map(|(s, r)| (s / BLOCK_PAGES, r.end().div_ceil(BLOCK_PAGES)))
+            .chain([(last, last)])
+            .collect();
+        let mut at = first;
+        for (s, e) in owned {
+            if s > at {
+                self.merge_free(at, s - at);
             }
+            at = at.max(e);
         }
     }
 
@@ -279,22 +285,17 @@ impl RegionMap {
         self.find(s).is_some() || self.regions.range(s..e).next().is_some()
     }
 
-    fn block_is_free(&self, b: u32) -> bool {
-        self.free.range(..=b).next_back().is_some_and(|(s, l)| b < s + l)
-    }
-
-    fn merge_free(&mut self, mut start: u32, mut len: u32) {
-        if let Some((&s, &l)) = self.free.range(..start).next_back()
-            && s + l == start
-        {
+    /// Adds a range in which no block is owned; parts of it may be free already.
+    fn merge_free(&mut self, start: u32, len: u32) {
+        let (mut start, mut end) = (start, start + len);
+        let from = self.free.range(..start).next_back().map_or(start, |(s, _)| *s);
+        let touching: Vec<(u32, u32)> =
+            self.free.range(from..=end).map(|(s, l)| (*s, *l)).filter(|(s, l)| s + l >= start).collect();
+        for (s, l) in touching {
             self.remove_free(s, l);
-            (start, len) = (s, l + len);
+            (start, end) = (start.min(s), end.max(s + l));
         }
-        if let Some(&l) = self.free.get(&(start + len)) {
-            self.remove_free(start + len, l);
-            len += l;
-        }
-        self.add_free(start, len);
+        self.add_free(start, end - start);
     }
 
     /// All regions in address order.

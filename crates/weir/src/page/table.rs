@@ -37,6 +37,12 @@ impl PageTable {
         })
     }
 
+    /// Address space that the table of a space of `len` bytes takes.
+    pub const fn bytes_for(len: usize) -> usize {
+        let pages = len / weir_os::mem::PAGE_BYTES;
+        pages * size_of::<[AtomicU64; 2]>() + pages / BLOCK_PAGES as usize * size_of::<Line>()
+    }
+
     /// Number of pages.
     pub fn pages(&self) -> u32 {
         self.words.len() as u32
@@ -80,6 +86,12 @@ impl PageTable {
     #[inline]
     pub fn block(&self, block: BlockId) -> BlockRow<'_> {
         BlockRow(self.blocks.row(block.0 as usize))
+    }
+
+    /// Whether a page of the block, or of those that are charged with it, ever had contents: if not, its words are not worth a look. Under
+    /// the block's lock.
+    pub fn is_touched(&self, block: BlockId) -> bool {
+        self.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).is_charged()
     }
 
     /// The pages of a block, of those in `mask`, that are in a state. Under the block's lock.
@@ -228,6 +240,10 @@ impl<'a> BlockRow<'a> {
         let flags = &self.0.w64[3];
         flags.load(Ordering::Relaxed) & CHARGED == 0
             && flags.fetch_or(CHARGED, Ordering::Relaxed) & CHARGED == 0
+    }
+
+    fn is_charged(self) -> bool {
+        self.0.w64[3].load(Ordering::Relaxed) & CHARGED != 0
     }
 
     /// Spends one of the turns that the block is to be left alone; false when none is left.

@@ -23,6 +23,9 @@ pub enum Depth {
 pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth) -> u32 {
     let row = core.table.block(block);
     let _guard = row.lock();
+    if !core.table.is_touched(block) {
+        return 0;
+    }
     let (mut resident, mut staged, mut gone) = (0u64, 0u64, 0u32);
     for i in (0..64).filter(|i| mask >> i & 1 == 1) {
         let page = block.page(i);
