@@ -6,7 +6,7 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{exit, state};
+use crate::{brk, exit, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,6 +109,7 @@ unsafe extern "C" fn prepare() {
     // Other threads must not hold the stream list while the gate is closed: they could fault.
     // SAFETY: a recursive lock; fork itself takes it again after us.
     unsafe { _IO_list_lock() };
+    brk::lock_for_fork();
     loop {
         touch_streams(|_| true);
         engine.fork_prepare();
@@ -132,6 +133,7 @@ unsafe extern "C" fn parent() {
         if let Some(engine) = state::engine() {
             engine.fork_done();
         }
+        brk::unlock_after_fork();
         // SAFETY: taken in `prepare`.
         unsafe { _IO_list_unlock() };
     }
@@ -142,6 +144,7 @@ unsafe extern "C" fn child() {
         crate::inline::forked(); // the signals are Weir's before there is an engine
         return;
     }
+    brk::unlock_after_fork();
     exit::forked();
     if let Some(engine) = state::engine() {
         engine.fork_child();

@@ -35,6 +35,17 @@ impl FutexLock {
     pub const fn new() -> FutexLock {
         FutexLock(AtomicU32::new(0))
     }
+
+    /// Waits for the lock.
+    pub fn lock(&self) {
+        lock_api::RawMutex::lock(self);
+    }
+
+    /// Releases the lock; the caller holds it.
+    pub fn unlock(&self) {
+        // SAFETY: held, says the caller; there is no guard that could disagree.
+        unsafe { lock_api::RawMutex::unlock(self) };
+    }
 }
 
 // SAFETY: a three-state futex mutex: 0 free, 1 held, 2 held with sleepers. Acquire and release order

@@ -7,8 +7,8 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Reservations of one size given back before the kernel is asked. HotSpot's collectors that take any address have given up by then: they
-/// try 18 places at most.
+/// Reservations of one size given back before the kernel is asked. What takes any address in the end has done so by then: a HotSpot heap is
+/// tried at 8 places at most, Shenandoah's table at 19 (java 17). ZGC tries thousands.
 const PATIENCE: usize = 32;
 
 /// The reservation made last, whose hint was not followed.

@@ -9,6 +9,7 @@
 //! talc over raw mappings.
 
 mod arena;
+mod brk;
 mod exit;
 mod family;
 mod fds;

@@ -11,6 +11,7 @@ unsafe extern "C" {
     pub fn __libc_memalign(align: usize, size: usize) -> *mut c_void;
     pub fn __libc_free(p: *mut c_void);
     pub fn __close(fd: c_int) -> c_int;
+    pub fn __sbrk(increment: isize) -> *mut c_void;
     pub fn _IO_list_lock();
     pub fn _IO_list_unlock();
     pub static _IO_list_all: *mut c_void;

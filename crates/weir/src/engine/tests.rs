@@ -103,11 +103,14 @@ fn contents(rng: &mut Rng) -> PageBytes {
 impl World {
     /// Brings a page in as the fault handler would.
     fn fault(&self, page: u32) {
-        for _ in 0..2000 {
+        for n in 0..2000 {
             match fault::resolve(&self.engine.core, &self.engine.strides, PageId(page), 1) {
                 Outcome::Installed(_) | Outcome::Stale => return,
                 Outcome::NoFrames => {
                     self.engine.reclaim_here();
+                    if n > 500 {
+                        self.engine.core.concede(); // as a fault that has waited long enough
+                    }
                 }
                 other => panic!("page {page}: {other:?}"),
             }
@@ -134,6 +137,13 @@ impl World {
         let got = self.pager().read(PageId(page)).unwrap();
         let want = self.model.get(&page).copied().unwrap_or([0; PAGE_BYTES]);
         assert!(got == want, "step {step}: page {page} has other bytes");
+    }
+
+    fn check_zero(&self, page: u32) {
+        if self.pager().read(PageId(page)).is_none() {
+            self.fault(page);
+        }
+        assert!(self.pager().read(PageId(page)).unwrap() == [0; PAGE_BYTES], "page {page} is not zero");
     }
 
     /// An instruction that loads some bytes of the page: it finds them there, or is given them.
@@ -542,4 +552,139 @@ fn a_scan_leaves_no_readahead_to_those_who_begin_where_it_passed() {
     // Whoever goes on from there is followed all the same.
     let faults = (start..start + 256).filter(|page| fault_in(&w, *page)).count();
     assert!(faults <= 16, "{faults} faults for 256 pages in a row");
+}
+
+#[test]
+fn a_program_sees_its_own_bytes_while_memory_outside_comes_and_goes() {
+    for seed in [1, 2, 4, 5] {
+        let mut w = world(seed);
+        let (mut rng, mut now_ns, mut least) = (Rng(seed + 77), 1_000_000, u64::MAX);
+        w.map();
+        for step in 0..6_000 {
+            w.step(step);
+            if step % 40 == 0 {
+                now_ns += rng.next(400_000_000);
+                let _ = w.engine.core.note_outside(rng.next(BUDGET / 2), now_ns);
+                least = least.min(w.engine.core.limit_bytes());
+            }
+            if step % 16 == 0 {
+                w.validate(step);
+            }
+        }
+        assert!(least < BUDGET * 7 / 8, "seed {seed}: {least} bytes at least");
+        let mapped: Vec<u32> = w.maps.iter().flat_map(|m| m.0..m.0 + m.1).collect();
+        mapped.into_iter().for_each(|p| w.check(p, u32::MAX));
+        w.validate(u32::MAX);
+    }
+}
+
+/// Reclaims as the background thread does, until no frame is one too many.
+fn shrink(w: &World) {
+    let core = &w.engine.core;
+    for _ in 0..2000 {
+        core.shed_excess();
+        if core.frames.existing() <= core.frames.limit() && core.available() > 0 {
+            return;
+        }
+        w.engine.reclaim_here();
+    }
+    panic!("{} frames of {}", core.frames.existing(), core.frames.limit());
+}
+
+#[test]
+fn frames_follow_the_limit_down_and_up() {
+    let mut w = world(4);
+    let addr = w.engine.map(3000 * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
+    let start = ((addr - BASE) / PAGE_BYTES) as u32;
+    let mut rng = Rng(5);
+    let mut fill = |w: &mut World| (0..3000).for_each(|_| w.write(start + rng.next(3000) as u32));
+    fill(&mut w);
+    let full = w.engine.core.frames.existing();
+    for part in [6, 5, 7, 8] {
+        let bytes = BUDGET * part / 8;
+        w.engine.core.set_limit(bytes);
+        shrink(&w);
+        assert!(w.engine.core.resident_bytes() <= bytes, "{part} eighths");
+        w.validate(0);
+        fill(&mut w);
+        assert!(w.engine.core.resident_bytes() <= bytes, "{part} eighths in use");
+        w.validate(1);
+    }
+    assert!(w.engine.core.frames.existing() > full * 9 / 10, "all of them are back");
+    w.engine.core.set_limit(2 * BUDGET);
+    assert_eq!(w.engine.core.limit_bytes(), BUDGET, "never more than it was made for");
+    (start..start + 3000).for_each(|page| w.check(page, 2));
+}
+
+#[test]
+fn data_that_does_not_fit_beside_the_outside_gets_more_than_the_limit_and_the_user_is_told_once() {
+    let mut w = world_with(11, None, Policy::Writeback);
+    let addr = w.engine.map(1500 * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
+    let start = ((addr - BASE) / PAGE_BYTES) as u32;
+    w.maps.push((start, 1500));
+    let mut rng = Rng(3);
+    for page in start..start + 1500 {
+        let mut bytes = [0u8; PAGE_BYTES];
+        bytes.iter_mut().for_each(|b| *b = rng.next(256) as u8);
+        while !w.pager().write(PageId(page), |p| *p = bytes) {
+            w.fault(page);
+        }
+        w.model.insert(page, bytes);
+    }
+    let told = w.engine.core.note_outside(BUDGET, 1).expect("told");
+    assert!(told.outside == BUDGET && told.least < BUDGET * 3 / 4, "{told:?}");
+    assert_eq!(w.engine.core.note_outside(2 * BUDGET, 2), None, "once");
+    assert_eq!(w.engine.core.limit_bytes(), told.least);
+    // Nothing of it compresses, so nothing can leave: without more frames no page could come in.
+    for page in start..start + 1500 {
+        let bytes = w.model[&page];
+        w.pager().drop_pages(PageId(page), 1).unwrap(); // behind the engine's back
+        w.check_zero(page);
+        assert!(w.pager().write(PageId(page), |p| *p = bytes));
+    }
+    w.validate(0);
+    let more = w.engine.map(64 * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
+    let page = ((more - BASE) / PAGE_BYTES) as u32;
+    w.write(page);
+    w.check(page, 1);
+    assert!(w.engine.core.limit_bytes() > told.least);
+    (start..start + 1500).for_each(|page| w.check(page, 1));
+    // Once there is room the limit is the budget again, and what was conceded is forgotten.
+    assert_eq!(w.engine.core.note_outside(0, 3_000_000_000), None);
+    assert_eq!(w.engine.core.note_outside(0, 6_000_000_000), None);
+    assert_eq!(w.engine.core.limit_bytes(), BUDGET);
+}
+
+#[test]
+fn a_reservation_has_no_rows_until_it_is_opened_and_again_when_it_is_closed() {
+    let mut w = world(5);
+    let none = |w: &World| w.engine.core.resident_bytes();
+    let before = none(&w);
+    let len = 2048 * PAGE_BYTES;
+    let addr = w.engine.map(len, 1, 0, Kind::Map).unwrap();
+    let start = ((addr - BASE) / PAGE_BYTES) as u32;
+    let valid = |w: &World, page: u32| w.engine.core.table.block(PageId(page).block()).valid();
+    assert_eq!((none(&w), valid(&w, start)), (before, 0));
+    w.engine.protect(addr + 100 * PAGE_BYTES, 200 * PAGE_BYTES, PROT_RW).unwrap();
+    assert_eq!(valid(&w, start + 64), u64::MAX << 36);
+    (start + 100..start + 300).for_each(|page| w.write(page));
+    w.engine.map_fixed(addr + 1000 * PAGE_BYTES, 300 * PAGE_BYTES, PROT_RW).unwrap();
+    (start + 1000..start + 1300).for_each(|page| w.write(page));
+    w.validate(0);
+    // What had contents keeps them without access, and moves with them.
+    w.engine.protect(addr + 100 * PAGE_BYTES, 200 * PAGE_BYTES, 0).unwrap();
+    w.engine.protect(addr + 100 * PAGE_BYTES, 200 * PAGE_BYTES, PROT_RW).unwrap();
+    (start + 100..start + 300).for_each(|page| w.check(page, 1));
+    w.engine.map_fixed(addr + 1000 * PAGE_BYTES, 300 * PAGE_BYTES, 0).unwrap();
+    (start + 1000..start + 1300).for_each(|page| w.forget(page));
+    assert_eq!(valid(&w, start + 1100), 0);
+    w.engine.protect(addr + 1000 * PAGE_BYTES, 300 * PAGE_BYTES, PROT_RW).unwrap();
+    (start + 1000..start + 1300).for_each(|page| w.check(page, 2));
+    w.engine.unmap(addr, len).unwrap();
+    w.model.clear();
+    w.validate(3);
+    let again = w.engine.map(len, 1, PROT_RW, Kind::Map).unwrap();
+    assert_eq!(again, addr, "all of it is free again");
+    (start..start + 2048).for_each(|page| w.check(page, 4));
+    w.validate(4);
 }

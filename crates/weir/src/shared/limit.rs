@@ -75,7 +75,10 @@ impl Outside {
         };
         let passed = now_ns.saturating_sub(self.at_ns).min(OUTSIDE_FALL_NS);
         let gap = self.high.saturating_sub(soon);
-        let fall = (u128::from(gap) * u128::from(passed) / u128::from(OUTSIDE_FALL_NS)) as u64;
+        let fall = match gap {
+            0..OUTSIDE_STEP => gap,
+            _ => (u128::from(gap) * u128::from(passed) / u128::from(OUTSIDE_FALL_NS)) as u64,
+        };
         self.high = soon.max(self.high - fall);
         (self.last, self.at_ns) = (outside, now_ns);
         self.high.next_multiple_of(OUTSIDE_STEP)
