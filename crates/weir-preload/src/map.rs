@@ -468,12 +468,14 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     }
 }
 
-/// Locking everything would lock the reserved space and the arena: refused once the engine runs.
+/// Locking everything would lock the reserved space and the arena: refused once the engine runs. Until then it is the kernel's; what was
+/// locked stays so, but memory to come is locked no longer once the engine starts (`leave_future_unlocked`).
 ///
 /// # Safety
 /// - as `mlockall(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    state::wait_until_started(); // its mappings must not be made meanwhile
     if state::engine().is_none() {
         return raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) as c_int;
     }

@@ -138,6 +138,7 @@ fn start() -> Option<&'static Weir> {
         return running();
     }
     STARTER.store(thread::gettid(), Ordering::Relaxed);
+    weir_os::mem::leave_future_unlocked(); // before the engine's first mapping
     // The request may come from a thread with a tiny stack: build the engine on a stack of our own.
     // SAFETY: the entry uses no argument; PHASE sends the new thread's malloc to libc.
     let spawned = unsafe { thread::spawn(build, core::ptr::null_mut(), STACK_BYTES) };

@@ -35,7 +35,6 @@ impl Engine<KernelPager> {
         if budget < BUDGET_BYTES_MIN {
             return Err(StartError::BudgetTooSmall(budget));
         }
-        weir_os::mem::leave_future_unlocked();
         let windows = Geometry::arena_windows(budget);
         // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
         // Nor are there any of buffers that a ring made before the filter was there goes on using.
