@@ -16,6 +16,8 @@ use weir_os::sys::{Errno, syscall};
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 /// Smaller mappings are left alone: a block is the unit of everything.
 const MAP_MIN_BYTES: usize = 64 << 10;
+/// Mappings of this size that are left alone may exceed the budget between two looks at the memory outside.
+const EXPECT_BYTES: usize = 4 << 20;
 const LEAVE_ALONE: c_int = libc::MAP_SHARED
     | libc::MAP_GROWSDOWN
     | libc::MAP_STACK
@@ -111,6 +113,10 @@ pub unsafe fn serve(
     }
     let hinted = !addr.is_null() && prot == libc::PROT_NONE;
     if !plain || !wanted(len) || hinted && hints::insists(round(len)) {
+        let grows = flags & (libc::MAP_ANONYMOUS | libc::MAP_SHARED) == libc::MAP_ANONYMOUS;
+        if grows && len >= EXPECT_BYTES && prot & libc::PROT_WRITE != 0 {
+            state::engine().inspect(|e| e.expect_outside());
+        }
         return native();
     }
     let Some(e) = state::note_request(len) else { return native() };

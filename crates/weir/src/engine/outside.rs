@@ -17,6 +17,9 @@ use weir_os::thread;
 /// Processor time of the process between two looks from which on it runs: more than the looks themselves take.
 const RUNS_NS: u64 = OUTSIDE_LOOK_NS / 20;
 
+/// How long a mapping that Weir leaves alone is expected to fill.
+const EXPECT_NS: u64 = 1_000_000_000;
+
 /// How memory outside is measured.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -27,6 +30,8 @@ pub struct Meter {
     cpu_ns: AtomicU64,
     /// The program ran before the last look.
     runs: AtomicBool,
+    /// Until then memory outside is expected to grow.
+    expected_ns: AtomicU64,
 }
 
 impl Meter {
@@ -77,7 +82,17 @@ impl Engine<KernelPager> {
 
     /// How long nobody need look: no longer than `most_ns`.
     pub(super) fn until_next_look(&self, most_ns: u64) -> u64 {
-        if self.meter.runs.load(Ordering::Relaxed) { most_ns.min(OUTSIDE_LOOK_NS) } else { most_ns }
+        let soon = self.meter.runs.load(Ordering::Relaxed)
+            || thread::now_ns() < self.meter.expected_ns.load(Ordering::Relaxed);
+        if soon { most_ns.min(OUTSIDE_LOOK_NS) } else { most_ns }
+    }
+
+    /// A large mapping is left to the kernel: a program that was idle may fill it before the next look.
+    pub fn expect_outside(&self) {
+        self.meter.expected_ns.store(thread::now_ns() + EXPECT_NS, Ordering::Relaxed);
+        if self.core.kick.swap(1, Ordering::AcqRel) == 0 {
+            thread::futex_wake(&self.core.kick, 1);
+        }
     }
 
     /// Measures once more before the process ends.

@@ -93,7 +93,8 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
             break;
         };
         let most = want.saturating_sub(batch.freed + out.freed).max(out.wants());
-        let polite = effort == Effort::Background;
+        // While the budget is exceeded nobody is let past: what is outside grows at the program's speed.
+        let polite = effort == Effort::Background && core.frames.existing() <= core.frames.limit();
         let stored = store_window(core, bench, &mut out, block, Portion { most, polite });
         batch.freed += stored.freed;
         batch.kept += stored.given_back;
