@@ -31,7 +31,8 @@ PLAIN_TRIES = 4
 
 def is_weir_mapping(start, name):
     """Whether the mapping that starts at `start` and is called `name` belongs to Weir."""
-    return bool(WEIR_NAME.match(name)) or WEIR_RANGE[0] <= start < WEIR_RANGE[1]
+    # What has another name there is a file, or another program's (ZGC maps its heap at 16 TiB).
+    return bool(WEIR_NAME.match(name)) or (not name and WEIR_RANGE[0] <= start < WEIR_RANGE[1])
 
 
 def weir_bytes(smaps):

@@ -196,7 +196,8 @@ fn statistics(folder: &Path) -> Result<u64, String> {
 /// Whether the RAM in all, as seen from outside, was the budget; or what the engine must have beside what is outside.
 fn within_budget(folder: &Path, anonymous: u64) -> Result<(), String> {
     let files = written(folder)?;
-    let outside = files.iter().filter_map(|(_, text)| key_values(text).get("weir_peak_outside_bytes").copied());
+    let outside =
+        files.iter().filter_map(|(_, text)| key_values(text).get("weir_peak_outside_bytes").copied());
     let outside = outside.max().unwrap_or(0);
     let most = BUDGET_BYTES.max(outside + LEAST_BYTES) + OVERSHOOT_BYTES;
     if anonymous > most {

@@ -1,7 +1,7 @@
 //! Watches from outside how much anonymous memory the processes of a test have in RAM.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,29 +10,37 @@ const EVERY: Duration = Duration::from_millis(50);
 /// A thread that reads `/proc/PID/status` of a process and its descendants again and again.
 pub struct Watch {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<u64>,
+    most: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
 }
 
 impl Watch {
     /// Begins to watch `root` and what it starts.
     pub fn begin(root: u32) -> Watch {
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&over);
+        let (over, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ends, seen) = (Arc::clone(&over), Arc::clone(&most));
         let thread = std::thread::spawn(move || {
-            let mut most = 0;
             while !ends.load(Ordering::Relaxed) {
-                most = tree(root).into_iter().filter_map(anonymous_bytes).fold(most, u64::max);
+                let now = tree(root).into_iter().filter_map(anonymous_bytes).max().unwrap_or(0);
+                seen.fetch_max(now, Ordering::Relaxed);
                 std::thread::sleep(EVERY);
             }
-            most
         });
-        Watch { over, thread }
+        Watch { over, most, thread }
+    }
+
+    /// The most bytes that one process had so far.
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
     }
 
     /// Ends. Returns the most bytes that one process had.
     pub fn end(self) -> u64 {
         self.over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or(u64::MAX)
+        match self.thread.join() {
+            Ok(()) => self.most.load(Ordering::Relaxed),
+            Err(_) => u64::MAX,
+        }
     }
 }
 
@@ -65,9 +73,11 @@ mod tests {
     fn the_memory_of_this_process_is_seen() {
         let watch = Watch::begin(std::process::id());
         let bytes = vec![7u8; 64 << 20];
-        while anonymous_bytes(std::process::id()).is_some_and(|now| now < 64 << 20) {}
-        // Two readings at least begin from here on.
-        std::thread::sleep(3 * EVERY);
+        let begun = std::time::Instant::now();
+        while watch.most() < 64 << 20 {
+            assert!(begun.elapsed().as_secs() < 60, "{} bytes were seen", watch.most());
+            std::thread::yield_now();
+        }
         assert!(bytes.iter().all(|b| *b == 7));
         assert!(watch.end() >= 64 << 20);
     }

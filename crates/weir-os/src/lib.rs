@@ -17,9 +17,9 @@ pub mod load;
 pub mod mem;
 pub mod pager;
 pub mod probe;
+pub mod ram;
 #[cfg(test)]
 mod random;
-pub mod ram;
 pub mod ring;
 pub mod shards;
 pub mod signal;

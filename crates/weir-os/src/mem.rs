@@ -185,10 +185,12 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> Result<(), Errno> {
 ///
 /// True if it was in force.
 pub fn leave_future_unlocked() -> bool {
-    let is_on = || Mapping::anon(PAGE_BYTES).is_ok_and(|probe| {
-        // SAFETY: our own page. Dropping locked pages is refused.
-        unsafe { drop_pages(probe.base(), PAGE_BYTES) == Err(Errno::EINVAL) }
-    });
+    let is_on = || {
+        Mapping::anon(PAGE_BYTES).is_ok_and(|probe| {
+            // SAFETY: our own page. Dropping locked pages is refused.
+            unsafe { drop_pages(probe.base(), PAGE_BYTES) == Err(Errno::EINVAL) }
+        })
+    };
     // Where not even a page may be locked any more, there is no page to try.
     let refused = || Mapping::anon(PAGE_BYTES).err() == Some(Errno::EAGAIN);
     if !is_on() && !refused() {
@@ -357,6 +359,34 @@ mod tests {
             };
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(!fine)) };
+        }
+        let mut status = 0;
+        // SAFETY: a live integer.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn memory_to_come_is_no_longer_locked_and_what_was_is() {
+        // In a child of its own: it counts for the whole process.
+        // SAFETY: fork; the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let locked = |m: &Mapping| {
+                // SAFETY: our own page.
+                unsafe { drop_pages(m.base(), PAGE_BYTES) == Err(Errno::EINVAL) }
+            };
+            let fine = || {
+                let quiet = !leave_future_unlocked();
+                // SAFETY: changes which pages may leave RAM.
+                unsafe { syscall(libc::SYS_mlockall, [libc::MCL_FUTURE as usize, 0, 0, 0, 0, 0]) }.ok()?;
+                let before = Mapping::anon(PAGE_BYTES).ok()?;
+                let was = locked(&before) && leave_future_unlocked();
+                let after = Mapping::anon(PAGE_BYTES).ok()?;
+                Some(quiet && was && !locked(&after) && !leave_future_unlocked())
+            };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(fine() != Some(true))) };
         }
         let mut status = 0;
         // SAFETY: a live integer.

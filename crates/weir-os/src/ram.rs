@@ -28,8 +28,9 @@ impl Statm {
     pub fn reopen_in_child(&self) -> Result<(), Errno> {
         let (low, fd) = (open()?, self.fd());
         // SAFETY: no pointers; the number is ours.
-        let moved =
-            unsafe { syscall(libc::SYS_dup3, [low as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0]) };
+        let moved = unsafe {
+            syscall(libc::SYS_dup3, [low as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0])
+        };
         sys::close(low);
         moved.map(|_| ())
     }
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn what_is_no_statm_says_nothing() {
-        for text in [&b""[..], b"1000 300", b"root:x:0:0 1 2 3 4 5 6\n", b"99999999999999999999 1 1 1 1 1 1"] {
+        for text in [&b""[..], b"1000 300", b"root:x:0:0 1 2 3 4 5 6\n", b"99999999999999999999 1 1 1 1 1 1"]
+        {
             assert_eq!(anon_of(text), None);
         }
     }
@@ -119,9 +121,9 @@ mod tests {
                 let len = 64 << 20;
                 let mapped = Mapping::anon(len);
                 // SAFETY: a mapping of our own.
-                let written = mapped.as_ref().is_ok_and(|m| unsafe {
-                    crate::mem::populate_write(m.base(), len).is_ok()
-                });
+                let written = mapped
+                    .as_ref()
+                    .is_ok_and(|m| unsafe { crate::mem::populate_write(m.base(), len).is_ok() });
                 written && statm.anon_bytes().zip(before).is_some_and(|(now, b)| now >= b + len as u64 / 2)
             };
             // SAFETY: ends the child.

@@ -146,7 +146,8 @@ fn tell_left(e: &Weir, len: usize) {
         return;
     }
     let (_, space) = e.space();
-    let why = if e.core.rows_fit(len) { "does not fit into the rest of" } else { "needs too large tables in" };
+    let why =
+        if e.core.rows_fit(len) { "does not fit into the rest of" } else { "needs too large tables in" };
     say(format_args!(
         "a mapping of {} MiB {why} the managed address space of {} GiB: it is left to the kernel, and what is touched of it counts as \
          memory outside Weir",

@@ -10,8 +10,8 @@
 
 use super::threads::fatal;
 use super::{Engine, each_block};
-use crate::page::region::{AtFork, Kind, Region};
 use crate::page::SlotId;
+use crate::page::region::{AtFork, Kind, Region};
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;

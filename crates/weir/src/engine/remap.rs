@@ -40,7 +40,9 @@ impl<P: Pager> Engine<P> {
         let mut regions = self.regions();
         let (start, end, parts, whole) = self.parts(&regions, addr, old_len)?;
         let Some(&first) = parts.first().filter(|_| whole) else { return Err(Refused::NotManaged) };
-        if parts.iter().any(|r| (r.prot, r.kind, r.bare) != (first.prot, first.kind, first.bare)) || first.kind == Kind::Foreign {
+        if parts.iter().any(|r| (r.prot, r.kind, r.bare) != (first.prot, first.kind, first.bare))
+            || first.kind == Kind::Foreign
+        {
             return Err(Refused::NotManaged);
         }
         self.merge(&mut regions, start, end, first);
@@ -109,16 +111,17 @@ impl<P: Pager> Engine<P> {
         self.replace(regions, new)
     }
 
-    fn move_region(
+    /// Maps the region's new place, which faults do not see yet.
+    fn find_place(
         &self,
         regions: &mut Regions,
         old: Region,
         pages: u32,
         place: Place,
         keep_old: bool,
-    ) -> Result<usize, Refused> {
+    ) -> Result<Region, Refused> {
         let new_len = pages as usize * PAGE_BYTES;
-        let new = match place {
+        match place {
             Place::At(to) => {
                 let (from, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
                 if !self.contains(to) || to < from + len && from < to + new_len {
@@ -128,7 +131,7 @@ impl<P: Pager> Engine<P> {
                 let r = Region { start, pages, base: start, ..old };
                 self.take_place(regions, old, r, keep_old)?;
                 self.open(r, Show::Later)?;
-                r
+                Ok(r)
             }
             // The same offset within the block: blocks pair up one to one.
             _ => {
@@ -142,9 +145,20 @@ impl<P: Pager> Engine<P> {
                 // What the program advised goes with the pages.
                 let r = Region { fork: old.fork, access: old.access, ..mapped };
                 regions.map.insert(r);
-                r
+                Ok(r)
             }
-        };
+        }
+    }
+
+    fn move_region(
+        &self,
+        regions: &mut Regions,
+        old: Region,
+        pages: u32,
+        place: Place,
+        keep_old: bool,
+    ) -> Result<usize, Refused> {
+        let new = self.find_place(regions, old, pages, place, keep_old)?;
         if old.bare {
             if !keep_old {
                 self.unmap_inside(regions, self.addr_of(old.start), old.pages as usize * PAGE_BYTES)?;

@@ -110,8 +110,9 @@ fn reserve_space(budget: u64, intake: Intake, arena_len: usize) -> Result<(Mappi
         };
         let mut len = SPACE_BYTES_MAX;
         while len >= budget * SPACE_PER_BUDGET_MIN {
-            let tried = Mapping::reserve(base, len as usize)
-                .and_then(|space| Mapping::anon(PageTable::bytes_for(len as usize) + arena_len).map(|_| space));
+            let tried = Mapping::reserve(base, len as usize).and_then(|space| {
+                Mapping::anon(PageTable::bytes_for(len as usize) + arena_len).map(|_| space)
+            });
             match tried {
                 Ok(space) => return Ok((space, gate)),
                 Err(e) => last = e,
