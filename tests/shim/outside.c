@@ -6,7 +6,7 @@
 
 #define BYTES (64 * MIB)
 #define STACK_BYTES (4 * MIB)
-#define STACKS 5
+#define STACKS 3
 
 static char *stack_mapping(size_t bytes) {
     char *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
@@ -15,11 +15,11 @@ static char *stack_mapping(size_t bytes) {
 }
 
 static char **small;
-#define SMALL_COUNT ((size_t)6 * MIB / 512)
+#define SMALL_COUNT ((size_t)8 * MIB / 512)
 
 /* Small blocks from before the program has become large. */
 static void a_heap_from_the_start(void) {
-    small = malloc(SMALL_COUNT / 64 * sizeof *small * 64);
+    small = malloc(SMALL_COUNT * sizeof *small);
     CHECK(small, "malloc");
     for (size_t i = 0; i < SMALL_COUNT; i++) {
         small[i] = malloc(496);

@@ -17,6 +17,15 @@ const NATIVE_SECONDS: u32 = 120;
 const WEIR_SECONDS: u32 = 300;
 /// What a program is there for, where threads resolve their own faults: a counter of its engines together, and the least that it must say.
 const EXPECTED: &[(&str, &str, u64)] = &[("loads", "weir_loads_answered", 100_000)];
+/// What a program's user is told on stderr, each once and nothing else; for all others there is `--quiet`.
+const TOLD: &[(&str, &[&str])] = &[(
+    "overfull",
+    &[
+        "leave too little of the budget of 32 MiB",
+        "does not fit into the rest of the managed",
+        "MiB of RAM in a budget of 32 MiB",
+    ],
+)];
 const CFLAGS: &[&str] = &["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
 
 /// Compiles and runs the named programs (all when none is named); true when all passed.
@@ -86,7 +95,8 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
     if native_only {
         return Ok(format!("native {:.1} s", native.seconds));
     }
-    let command = under_weir(&program, &folder)?;
+    let news = TOLD.iter().find_map(|(program, news)| (*program == name).then_some(*news));
+    let command = under_weir(&program, &folder, news.is_none())?;
     let weir = bounded(&command, WEIR_SECONDS, &folder)?;
     if weir.status != native.status {
         return Err(format!("status {} under Weir: {}", weir.status, last_lines(&weir.stderr)));
@@ -94,6 +104,7 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
     if weir.stdout != native.stdout {
         return Err(format!("other output under Weir: {}", last_lines(&weir.stdout)));
     }
+    told(&weir.stderr, news.unwrap_or_default())?;
     let peak = statistics(&folder)?;
     within_budget(&folder, weir.anonymous)?;
     if std::env::var("WEIR_FAULTS").is_ok_and(|faults| faults != "thread") {
@@ -122,23 +133,18 @@ fn compile(source: &Path, name: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-fn under_weir(program: &Path, folder: &Path) -> Result<Vec<String>, String> {
+fn under_weir(program: &Path, folder: &Path, quiet: bool) -> Result<Vec<String>, String> {
     let weir = places::weir();
     if !weir.is_file() {
         return Err(format!("{} not found: run `make build` or set WEIR_BIN", weir.display()));
     }
     let stats = folder.join("%p.stats").display().to_string();
-    let words = [
-        &weir.display().to_string(),
-        "run",
-        "--quiet",
-        "--memory",
-        &BUDGET_BYTES.to_string(),
-        "--stats",
-        &stats,
-        "--",
-    ];
+    let words =
+        [&weir.display().to_string(), "run", "--memory", &BUDGET_BYTES.to_string(), "--stats", &stats, "--"];
     let mut command: Vec<String> = words.iter().map(|word| word.to_string()).collect();
+    if quiet {
+        command.insert(2, "--quiet".into());
+    }
     command.push(program.display().to_string());
     Ok(command)
 }
@@ -191,6 +197,17 @@ fn statistics(folder: &Path) -> Result<u64, String> {
         ));
     }
     Ok(peak)
+}
+
+/// Whether the user was told these things and no others.
+fn told(stderr: &str, news: &[&str]) -> Result<(), String> {
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("weir: ")).collect();
+    let each_once = news.iter().all(|text| lines.iter().filter(|line| line.contains(text)).count() == 1);
+    if each_once && lines.len() == news.len() {
+        Ok(())
+    } else {
+        Err(format!("the user was not told {news:?}, once each, but: {}", lines.join(" / ")))
+    }
 }
 
 /// Whether the RAM in all, as seen from outside, was the budget; or what the engine must have beside what is outside.
@@ -282,6 +299,31 @@ mod tests {
         assert_eq!(expected(&folder, "threads"), Ok(()));
         write("2.stats", 40_000);
         assert_eq!(expected(&folder, "loads"), Ok(()));
+        std::fs::remove_dir_all(&folder).expect("clean up");
+    }
+
+    #[test]
+    fn whoever_is_told_nothing_or_twice_or_something_else_was_not_told() {
+        assert_eq!(told("of the program\nweir: full\n", &["full"]), Ok(()));
+        assert_eq!(told("of the program\n", &[]), Ok(()));
+        for wrong in ["", "weir: full\nweir: full\n", "weir: full\nweir: more\n"] {
+            assert!(told(wrong, &["full"]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_ram_above_what_is_outside_and_the_least_is_a_failure() {
+        let folder = places::target().join("shim-budget-test");
+        std::fs::create_dir_all(&folder).expect("folder");
+        let write = |n: u64| {
+            std::fs::write(folder.join("1.stats"), format!("weir_peak_outside_bytes {n}\n")).expect("write");
+        };
+        write(1 << 20);
+        assert_eq!(within_budget(&folder, BUDGET_BYTES + OVERSHOOT_BYTES), Ok(()));
+        assert!(within_budget(&folder, BUDGET_BYTES + OVERSHOOT_BYTES + 1).is_err());
+        write(2 * BUDGET_BYTES);
+        assert_eq!(within_budget(&folder, 2 * BUDGET_BYTES + LEAST_BYTES + OVERSHOOT_BYTES), Ok(()));
+        assert!(within_budget(&folder, 3 * BUDGET_BYTES).is_err());
         std::fs::remove_dir_all(&folder).expect("clean up");
     }
 

@@ -30,6 +30,7 @@ impl Watch {
     }
 
     /// The most bytes that one process had so far.
+    #[cfg(test)]
     pub fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }

@@ -128,7 +128,7 @@ pub unsafe fn serve(
             a as *mut c_void
         }
         Err(Refused::NoSpace) => {
-            tell_left(e, len);
+            tell_left(e, len, prot);
             native()
         }
         Err(r) => fail_ptr(errno_of(r)),
@@ -140,14 +140,17 @@ fn wanted(len: usize) -> bool {
 }
 
 /// Says once that a mapping is left to the kernel.
-fn tell_left(e: &Weir, len: usize) {
+fn tell_left(e: &Weir, len: usize, prot: c_int) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if state::settings().is_some_and(|s| s.quiet) || TOLD.swap(true, Ordering::Relaxed) {
         return;
     }
     let (_, space) = e.space();
-    let why =
-        if e.core.rows_fit(len) { "does not fit into the rest of" } else { "needs too large tables in" };
+    let why = if prot == libc::PROT_NONE || e.core.rows_fit(len) {
+        "does not fit into the rest of"
+    } else {
+        "needs too large tables in"
+    };
     say(format_args!(
         "a mapping of {} MiB {why} the managed address space of {} GiB: it is left to the kernel, and what is touched of it counts as \
          memory outside Weir",
@@ -172,7 +175,7 @@ fn map_over(
     if plain {
         match e.map_fixed(addr as usize, round(len), prot) {
             Ok(()) => return addr,
-            Err(Refused::NoSpace) => tell_left(e, len),
+            Err(Refused::NoSpace) => tell_left(e, len, prot),
             Err(r) => return fail_ptr(errno_of(r)),
         }
     }

@@ -20,9 +20,13 @@ use weir_os::mem::PAGE_BYTES;
 #[derive(Debug)]
 pub struct Limit {
     /// RAM in all, bytes.
-    budget: u64,
-    /// What the engine may hold of it.
+    budget: AtomicU64,
+    /// The largest budget: there are arena and tables for so much.
+    most: u64,
+    /// What the engine may hold of the budget.
     bytes: AtomicU64,
+    /// What is left to the memory outside.
+    left: AtomicU64,
     /// Beyond the least: what was allowed because the program's data did not fit into less.
     conceded: AtomicU64,
     /// Of the metadata, what the kernel does not count as anonymous memory.
@@ -35,8 +39,10 @@ impl Limit {
     /// All of a budget.
     pub fn new(budget: u64) -> Limit {
         Limit {
-            budget,
+            budget: AtomicU64::new(budget),
+            most: budget,
             bytes: AtomicU64::new(budget),
+            left: AtomicU64::new(0),
             conceded: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
             outside: Mutex::default(),
@@ -95,15 +101,18 @@ pub struct Excess {
 }
 
 impl<P: Pager> Core<P> {
-    /// From now on the engine holds at most so many bytes of RAM, but never more than the budget that it was made for. More at once; less as
-    /// soon as as many frames have become free.
-    pub fn set_limit(&self, bytes: u64) {
-        let bytes = bytes.min(self.limit.budget);
-        if self.limit.bytes.swap(bytes, Ordering::SeqCst) != bytes {
-            self.apply_limits();
-            self.shed_excess();
-            self.kick_if_low();
-        }
+    /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. More at once; less as soon as as many
+    /// frames have become free.
+    pub fn set_budget(&self, bytes: u64) {
+        let bytes = bytes.clamp(BUDGET_BYTES_MIN.min(self.limit.most), self.limit.most);
+        self.limit.budget.store(bytes, Ordering::SeqCst);
+        self.stats.budget_bytes.store(bytes, Ordering::Relaxed);
+        self.follow();
+    }
+
+    /// RAM in all, bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        self.limit.budget.load(Ordering::Relaxed)
     }
 
     /// Bytes of RAM that the engine may hold now.
@@ -111,39 +120,50 @@ impl<P: Pager> Core<P> {
         self.limit.bytes.load(Ordering::Relaxed)
     }
 
-    /// RAM in all, bytes.
-    pub fn budget_bytes(&self) -> u64 {
-        self.limit.budget
+    /// The limit becomes what the budget leaves.
+    fn follow(&self) {
+        let (budget, left) = (self.budget_bytes(), self.limit.left.load(Ordering::SeqCst));
+        let (least, conceded) =
+            (least(budget, self.spent_bytes()), self.limit.conceded.load(Ordering::SeqCst));
+        if conceded > 0 && budget.saturating_sub(left) >= least + conceded {
+            self.limit.conceded.store(0, Ordering::SeqCst); // there is room again
+        }
+        let bytes = beside(budget, left, least + conceded);
+        if self.limit.bytes.swap(bytes, Ordering::SeqCst) != bytes {
+            self.apply_limits();
+            self.shed_excess();
+            self.kick_if_low();
+        }
+        self.stats.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// There are so many bytes of anonymous memory outside: the limit follows. Says once if they leave too little.
     pub fn note_outside(&self, outside: u64, now_ns: u64) -> Option<Excess> {
         let Ok(mut measured) = self.limit.outside.try_lock() else { return None };
-        let leave = measured.note(outside, now_ns);
-        let (budget, least) = (self.limit.budget, least(self.limit.budget, self.spent_bytes()));
-        let conceded = self.limit.conceded.load(Ordering::Relaxed);
-        if conceded > 0 && budget.saturating_sub(leave) >= least + conceded {
-            self.limit.conceded.store(0, Ordering::Relaxed);
-        }
-        self.set_limit(beside(budget, leave, least + conceded));
+        self.limit.left.store(measured.note(outside, now_ns), Ordering::SeqCst);
+        self.follow();
         let s = &self.stats;
         s.outside_bytes.store(outside, Ordering::Relaxed);
         s.outside_bytes_peak.fetch_max(outside, Ordering::Relaxed);
         s.total_bytes_peak.fetch_max(outside + self.resident_bytes(), Ordering::Relaxed);
-        s.limit_bytes.store(self.limit_bytes(), Ordering::Relaxed);
-        let excess = outside + least > budget && !self.limit.told.swap(true, Ordering::Relaxed);
-        excess.then_some(Excess { outside, least })
+        let least = least(self.budget_bytes(), self.spent_bytes());
+        let exceeds = outside + least > self.budget_bytes();
+        let news = exceeds && !self.limit.told.swap(true, Ordering::Relaxed);
+        news.then_some(Excess { outside, least })
     }
 
     /// What the program has does not fit into a limit that memory outside has lowered: it is raised a little, because the program would
     /// end otherwise. False where it is the budget already.
     pub fn concede(&self) -> bool {
-        let (budget, step) = (self.limit.budget, self.limit.budget / LEAST_SHARE);
+        let budget = self.budget_bytes();
         if self.limit_bytes() >= budget {
             return false;
         }
-        self.limit.conceded.fetch_add(step, Ordering::Relaxed);
-        self.set_limit(self.limit_bytes() + step);
+        // On top of the least, so from there: a limit above it grows only when this has caught up.
+        let least = least(budget, self.spent_bytes());
+        let now = self.limit_bytes().saturating_sub(least);
+        self.limit.conceded.fetch_max(now + budget / LEAST_SHARE, Ordering::SeqCst);
+        self.follow();
         true
     }
 
@@ -192,6 +212,9 @@ impl<P: Pager> Core<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Codec;
+    use crate::shared::Geometry;
+    use crate::sim::FakePager;
 
     const MIB: u64 = 1 << 20;
 
@@ -240,5 +263,29 @@ mod tests {
         let mut outside = Outside::default();
         outside.note(200 * MIB, 1);
         assert_eq!(outside.note(10 * MIB, 2 * OUTSIDE_FALL_NS), 10 * MIB);
+    }
+
+    #[test]
+    fn a_budget_changes_while_the_engine_runs_within_what_it_was_made_for() {
+        let budget = 16 * MIB;
+        let windows = Geometry::arena_windows(budget);
+        let g =
+            Geometry { pages: 1024, windows, lift_windows: 0, budget_bytes: budget, pool_max_percent: 90 };
+        let core = Core::new(FakePager::new(1024, windows), g, 1, Codec::Auto).unwrap();
+        while core.frames.grow(&core.pager).unwrap() > 0 {}
+        let frames = core.frames.existing();
+        core.set_budget(12 * MIB);
+        assert!(core.resident_bytes() <= 12 * MIB && core.frames.existing() + 1024 == frames);
+        assert_eq!(core.note_outside(2 * MIB, 1), None);
+        assert_eq!(core.limit_bytes(), 10 * MIB);
+        core.set_budget(14 * MIB);
+        assert_eq!(core.limit_bytes(), 12 * MIB);
+        core.set_budget(1);
+        assert_eq!((core.budget_bytes(), core.limit_bytes()), (BUDGET_BYTES_MIN, 6 * MIB));
+        core.set_budget(1 << 40);
+        assert_eq!((core.budget_bytes(), core.limit_bytes()), (budget, 14 * MIB));
+        while core.frames.grow(&core.pager).unwrap() > 0 {}
+        assert_eq!(core.frames.existing() + 512, frames);
+        core.validate(1024).unwrap();
     }
 }
