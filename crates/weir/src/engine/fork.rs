@@ -125,7 +125,9 @@ impl Engine<KernelPager> {
     fn wipe_in_child(&self) {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
-        let special: Vec<Region> = regions.map.iter().filter(|r| r.fork != AtFork::Copy).copied().collect();
+        // Where nothing was opened there is nothing to wipe.
+        let is_special = |r: &&Region| r.fork == AtFork::Drop || r.fork == AtFork::Wipe && !r.bare;
+        let special: Vec<Region> = regions.map.iter().filter(is_special).copied().collect();
         for r in special {
             let result = if r.fork == AtFork::Drop {
                 self.unmap_inside(&mut regions, self.addr_of(r.start), r.pages as usize * PAGE_BYTES)
