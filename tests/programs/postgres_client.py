@@ -14,7 +14,7 @@ SQL = """
 SET enable_mergejoin = off; SET enable_nestloop = off; SET enable_incremental_sort = off;
 CREATE TEMP TABLE sale AS
   SELECT i AS id, (i * 7919::bigint) % 1000003 AS part, (i * 31) % 365 AS day,
-    'sold on day ' || (i * 31) % 365 || ' to customer ' || (i * 69621::bigint) % 500009 || ', pending, to be shipped' AS note
+    (i * 69621::bigint) % 500009 || ' is the customer, sold on day ' || (i * 31) % 365 || ', pending, to be shipped' AS note
   FROM generate_series(1, {rows}) AS i;
 ANALYZE sale;
 SELECT count(*), sum(place * (part % 97)) FROM

@@ -27,14 +27,19 @@ ANON = re.compile(rb"^RssAnon:\s+(\d+) kB", re.M)
 
 INTERVAL_S = 0.010
 ANON_INTERVAL_S = 0.050
+# Where the peak is looked for: a program may hold it for a moment only.
+PEAK_INTERVAL_S = 0.005
 EXACT_EVERY = 10
 STOP_WAIT_S = 1.0
 PLAIN_TRIES = 4
 
 
 def is_weir_mapping(start, name):
-    """Whether the mapping that starts at `start` and is called `name` belongs to Weir."""
-    return bool(WEIR_NAME.match(name)) or WEIR_RANGE[0] <= start < WEIR_RANGE[1]
+    """Whether the mapping that starts at `start` and is called `name` belongs to Weir.
+
+    A file that the program mapped over a part of the range does not (Java's archive of classes).
+    """
+    return bool(WEIR_NAME.match(name)) or (WEIR_RANGE[0] <= start < WEIR_RANGE[1] and not name.startswith(b"/"))
 
 
 def weir_bytes(smaps):
@@ -209,13 +214,14 @@ class AnonSampler(threading.Thread):
     def __init__(self, root, budget_bytes=None, slack_bytes=0):
         super().__init__(daemon=True)
         self.root, self.limit_bytes = root, None if budget_bytes is None else budget_bytes + slack_bytes
+        self.interval_s = PEAK_INTERVAL_S if budget_bytes is None else ANON_INTERVAL_S
         self.max_anon_bytes = self.max_anon_tree_bytes = self.anon_overshoots = self.anon_samples = 0
         self.ended = threading.Event()
 
     def run(self):
         while not self.ended.is_set():
             self.sample()
-            self.ended.wait(ANON_INTERVAL_S)
+            self.ended.wait(self.interval_s)
 
     def sample(self):
         """Takes one reading of each process. Memory that a child shares with its parent is counted in both."""
