@@ -1,5 +1,6 @@
 """What the benchmarks share: sides to run a program on, servers that end whatever happens, medians."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -16,13 +17,17 @@ ROOT = HERE.parent.parent
 PROGRAMS = ROOT / "tests/programs"
 sys.path.insert(0, str(PROGRAMS))
 
-# pylint: disable=wrong-import-position
 import processes
 from redis_client import Redis
 from run import WEIR, human, size
 from sampler import AnonSampler
 
 DEADLINE_S = 900
+
+
+def parser(docs):
+    """A command line whose help is a script's docs."""
+    return argparse.ArgumentParser(description=docs, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 class Failed(Exception):
@@ -79,12 +84,12 @@ def kernel_report(folder):
     return json.loads((folder / "kernel.json").read_text())
 
 
-def run(command, prefix=(), env=None):
+def run(command, prefix=()):
     """Runs a program to its end; (seconds, stdout, stderr, most anonymous memory of a process in bytes)."""
     began = time.monotonic()
     with subprocess.Popen(
-        [*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **(env or {})}, start_new_session=True,
+        [*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
     ) as child:
         watch = AnonSampler(child.pid)
         watch.start()
@@ -103,11 +108,15 @@ def run(command, prefix=(), env=None):
 
 @contextlib.contextmanager
 def redis_server(folder, prefix=()):
-    """A redis server behind a prefix; yields its socket and a connection, and ends it. SHUTDOWN first, so that statistics are written."""
+    """A redis server behind a prefix; yields its socket and a connection.
+
+    It is ended by SHUTDOWN, so that statistics are written, and in any case.
+    """
     path = folder / "redis"
     path.unlink(missing_ok=True)
     command = [
-        "redis-server", "--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--save", "", "--appendonly", "no",
+        "redis-server", "--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--save", "",
+        "--appendonly", "no",
     ]
     with open(folder / "log", "wb") as log:
         child = subprocess.Popen(
@@ -116,7 +125,8 @@ def redis_server(folder, prefix=()):
     try:
         while not path.exists():
             if child.poll() is not None:
-                raise Failed(f"redis-server: status {child.returncode} at start: {(folder / 'log').read_text()[-300:]}")
+                said = (folder / "log").read_text()[-300:]
+                raise Failed(f"redis-server: status {child.returncode} at start: {said}")
             time.sleep(0.02)
         connection = Redis(str(path))
         yield str(path), connection
@@ -140,7 +150,7 @@ def stop(child):
 
 
 def show(title, rows):
-    """Prints rows (name, values by side) with median and range of each side and the ratio of the last side to the first."""
+    """Prints rows (name, values by side): median and range of each, the ratio of the last to the first."""
     print(title)
     for name, sides in rows.items():
         shown, medians = [], []
@@ -149,12 +159,8 @@ def show(title, rows):
                 shown.append(f"{side} -")
                 continue
             medians.append(statistics.median(values))
-            shown.append(f"{side} {medians[-1]:.4g} ({min(values):.4g} to {max(values):.4g}, {len(values)} runs)")
+            spread = f"{min(values):.4g} to {max(values):.4g}, {len(values)} runs"
+            shown.append(f"{side} {medians[-1]:.4g} ({spread})")
         ratio = f"   ratio {medians[-1] / medians[0]:.3f}" if len(medians) == len(sides) > 1 else ""
         print(f"  {name:<34} {'   '.join(shown)}{ratio}")
 
-
-__all__ = [
-    "Failed", "compiled", "human", "kernel", "kernel_report", "redis_server", "run", "show", "size", "statistics_of",
-    "weir", "work_folder",
-]

@@ -3,11 +3,10 @@
 
     python3 tests/bench/map_walk.py [--runs 5] [--quick]
 
-A std::map of 1.5 million nodes is walked in order, and a chain of 5 million blocks of 48 bytes; seconds of a walk, and Weir's
-faults, pages from the pool and most anonymous memory in a run.
+A std::map of 1.5 million nodes is walked in order, and a chain of 5 million blocks of 48 bytes; seconds of a
+walk, and Weir's faults, pages from the pool and most anonymous memory in a run.
 """
 
-import argparse
 import re
 import statistics
 import sys
@@ -15,22 +14,23 @@ import sys
 import common
 from common import Failed, human
 
-WALKS = 3
+WALKS = "3"
 
 
 def main():
     """Runs both programs on both sides."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one run: only whether it runs")
     options = parser.parse_args()
     rows, failed, notes = {}, [], []
     with common.work_folder() as folder:
         cases = {
-            "std::map, 1.5 million nodes": [common.compiled(folder, "map_work.cpp"), "map", "1500000", "0", str(WALKS)],
-            "5 million blocks of 48 bytes": [common.compiled(folder, "blocks_work.c"), "5000000", "0", str(WALKS)],
+            "std::map, 1.5 million nodes": ["map_work.cpp", "map", "1500000", "0", WALKS],
+            "5 million blocks of 48 bytes": ["blocks_work.c", "5000000", "0", WALKS],
         }
-        for name, command in cases.items():
+        for name, (source, *words) in cases.items():
+            command = [common.compiled(folder, source), *words]
             sides = rows.setdefault(name, {"native": [], "weir": []})
             for _ in range(1 if options.quick else options.runs):
                 try:
@@ -44,11 +44,12 @@ def main():
                     continue
                 stats = common.statistics_of(folder)
                 notes.append(
-                    f"{name}: peak {human(peak)}, budget {human(budget)}, anonymous memory under Weir {human(anon)}, "
-                    f"faults {stats.get('pgfault', '-')}, from the pool {stats.get('zswpin', '-')}"
+                    f"{name}: peak {human(peak)}, budget {human(budget)}, anonymous memory under Weir "
+                    f"{human(anon)}, faults {stats.get('pgfault')}, from the pool {stats.get('zswpin')}"
                 )
         common.show("seconds of a walk in order: native, and under Weir with 60 % of the peak", rows)
-    print("\n".join(f"  {line}" for line in [*notes, *(f"failed: {reason}" for reason in dict.fromkeys(failed))]))
+    for line in [*notes, *(f"failed: {reason}" for reason in dict.fromkeys(failed))]:
+        print(f"  {line}")
     return 1 if failed else 0
 
 

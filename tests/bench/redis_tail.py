@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""redis with several times its budget of values of 700 bytes: GETs by Zipf's law, under Weir and under the kernel's zram.
+"""redis with three times its budget of values: GETs by Zipf's law, under Weir and under the kernel's zram.
 
-    python3 tests/bench/redis_tail.py [--limit 100M] [--values 600000] [--seconds 20] [--runs 3] [--quick]
+    python3 tests/bench/redis_tail.py [--limit 48M] [--values 600000] [--seconds 20] [--runs 3] [--quick]
 
-The kernel's side (needs root) goes first: a control group with --limit, swap on zram with LZ4. Weir's budget is that limit and
-what zram's store took at most: the same RAM in all. Both answer the same requests of 8 connections, each with one under way:
-requests a second, and percentiles from request to answer. Then, for Weir, faults per GET of a value that is out: each of the first
-values loaded is asked for once in random order, and the faults of a run without that are taken away.
+The kernel's side (needs root) goes first: a control group with --limit, swap on zram with LZ4. Weir's budget
+is that limit and what zram's store took at most: the same RAM in all. Both answer the same requests of 8
+connections, each with one under way: requests a second, and percentiles from request to answer. Then, for
+Weir, faults per GET of a value that is out: of the first values loaded some of different pages are asked for
+once in random order, and the faults of a run without that are taken away.
 """
 
-import argparse
 import json
+import re
 import subprocess
 import sys
 
@@ -27,8 +28,8 @@ class Compressible(Values):
     """Texts of eight phrases: LZ4 makes pages of them a fifth as large."""
 
     def value(self, number, generation=0):
-        text = f"{number}:{generation}:" + " ".join(self.phrases[(number * 7 + at * at) % 8] for at in range(16))
-        return text[:700].encode()
+        phrases = (self.phrases[(number * 7 + at * at) % 8] for at in range(16))
+        return f"{number}:{generation}:{' '.join(phrases)}"[:700].encode()
 
 
 def load(connection, count):
@@ -65,16 +66,16 @@ def faults(folder, client, budget, options, asked):
 
 def arguments():
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=size, default=size("100M"))
+    parser = common.parser(__doc__)
+    parser.add_argument("--limit", type=size, default=size("48M"))
     parser.add_argument("--values", type=int, default=600_000)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--no-kernel", action="store_true", help="without the kernel's side: a third of the peak as the budget")
+    parser.add_argument("--no-kernel", action="store_true", help="Weir alone, with a third of the peak")
     parser.add_argument("--quick", action="store_true", help="small and short: only whether it runs")
     options = parser.parse_args()
     if options.quick:
-        options.limit, options.values, options.seconds, options.runs = size("16M"), 100_000, 2, 1
+        options.limit, options.values, options.seconds, options.runs = size("10M"), 100_000, 2, 1
     return options
 
 
@@ -89,13 +90,13 @@ def main():
             print(f"run {number + 1} of {options.runs}", file=sys.stderr, flush=True)
             with common.redis_server(folder) as (path, connection):
                 load(connection, options.values)
-                peak = int(next(line for line in connection.ask("INFO", "memory").splitlines() if b"used_memory_rss:" in line)
-                           .split(b":")[1])
+                peak = int(re.search(rb"used_memory_rss:(\d+)", connection.ask("INFO", "memory"))[1])
                 sides["native"].append(ask(client, path, options.values, CONNECTIONS, options.seconds))
             budget = peak // 3
             try:
                 if not options.no_kernel:
-                    sides["kernel"].append(tail(folder, client, common.kernel(options.limit, 2 * peak, folder), options))
+                    prefix = common.kernel(options.limit, 2 * peak, folder)
+                    sides["kernel"].append(tail(folder, client, prefix, options))
                     report = common.kernel_report(folder)
                     budget = options.limit + report["store_peak_bytes"]
                     print(f"kernel: {report}", file=sys.stderr)
@@ -103,12 +104,10 @@ def main():
             except Failed as reason:
                 failed.append(str(reason))
         print(f"data {human(peak)}, RAM in all {human(budget)}: {peak / budget:.2f} times")
-        common.show(
-            "GETs by Zipf's law",
-            {figure: {side: [run[figure] for run in runs] for side, runs in sides.items()} for figure in FIGURES},
-        )
+        rows = {name: {side: [run[name] for run in runs] for side, runs in sides.items()} for name in FIGURES}
+        common.show("GETs by Zipf's law", rows)
         try:
-            asked = options.values // 10
+            asked = options.values // 80  # the first tenth, see STRIDE in redis_zipf.c
             before, _ = faults(folder, client, budget, options, 0)
             after, found = faults(folder, client, budget, options, asked)
             print(f"cold GETs: {asked}, {(after - before) / asked:.2f} faults each, {found}")

@@ -1,6 +1,7 @@
-/* GETs of keys by Zipf's law: `redis_zipf SOCKET KEYS CONNECTIONS SECONDS EXPONENT`, or with CONNECTIONS 1 and SECONDS 0 a GET of each of
- * the first KEYS keys once, in random order. Each connection has one request under way; prints requests a second and percentiles of
- * the time from request to answer, in microseconds, as JSON. */
+/* GETs of keys by Zipf's law: `redis_zipf SOCKET KEYS CONNECTIONS SECONDS EXPONENT`. With SECONDS 0 one GET
+ * of each of KEYS keys in random order, which lie STRIDE apart: no two of their values on a page. Each
+ * connection has one request under way; prints requests a second and percentiles of the time from request to
+ * answer, in microseconds, as JSON. */
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -13,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VALUE_MAX = 4096, CONNECTIONS_MAX = 256 };
+enum { VALUE_MAX = 4096, CONNECTIONS_MAX = 256, STRIDE = 8 };
 
 struct connection {
     int socket;
@@ -95,7 +96,8 @@ static void ask(struct connection *connection, uint64_t key)
 /* Whether the answer has arrived whole. A missing key is an error: all were loaded. */
 static int answered(struct connection *connection)
 {
-    ssize_t got = read(connection->socket, connection->answer + connection->have, VALUE_MAX - connection->have);
+    char *room = connection->answer + connection->have;
+    ssize_t got = read(connection->socket, room, VALUE_MAX - connection->have);
     if (got <= 0)
         fail("read");
     connection->have += got;
@@ -103,10 +105,11 @@ static int answered(struct connection *connection)
     if (end == NULL)
         return 0;
     if (connection->answer[0] != '$' || connection->answer[1] == '-') {
-        fprintf(stderr, "redis_zipf: the server answers %.*s\n", (int)(end - connection->answer), connection->answer);
+        fprintf(stderr, "redis_zipf: the server answers %.40s", connection->answer);
         exit(1);
     }
-    return connection->have == (size_t)(end + 1 - connection->answer) + strtoul(connection->answer + 1, NULL, 10) + 2;
+    size_t head = end + 1 - connection->answer;
+    return connection->have == head + strtoul(connection->answer + 1, NULL, 10) + 2;
 }
 
 static int compare(const void *left, const void *right)
@@ -150,7 +153,7 @@ int main(int argc, char **argv)
     }
     double began = now();
     for (int at = 0; at < count; at++)
-        ask(&connections[at], seconds > 0 ? by_zipf() : places[asked++]);
+        ask(&connections[at], seconds > 0 ? by_zipf() : STRIDE * places[asked++]);
     while (seconds > 0 ? now() - began < seconds : done < keys) {
         struct epoll_event events[CONNECTIONS_MAX];
         int ready = epoll_wait(epoll, events, CONNECTIONS_MAX, 60000);
@@ -164,7 +167,7 @@ int main(int argc, char **argv)
                 fail("memory");
             times[done++] = (now() - connection->asked) * 1e6;
             if (seconds > 0 || asked < keys)
-                ask(connection, seconds > 0 ? by_zipf() : places[asked++]);
+                ask(connection, seconds > 0 ? by_zipf() : STRIDE * places[asked++]);
         }
     }
     report(times, done, now() - began);

@@ -1,5 +1,6 @@
-/* Blocks of 48 bytes by malloc: `blocks_work BLOCKS VISITS [WALKS]`; prints what was seen. Each names the next one; some are freed, made
- * again and made larger. Compiled with -DJEMALLOC it also asks jemalloc for what only jemalloc has, on the blocks that it made. */
+/* Blocks of 48 bytes by malloc: `blocks_work BLOCKS VISITS [WALKS]`; prints what was seen. Each names the
+ * next one; some are freed, made again and made larger. Compiled with -DJEMALLOC it also asks jemalloc for
+ * what only jemalloc has, on the blocks that it made. */
 #include <inttypes.h>
 #include <malloc.h>
 #include <stdint.h>
@@ -66,8 +67,9 @@ static void ask_jemalloc(struct block *block)
     failed |= mallctl("thread.tcache.flush", NULL, NULL, NULL, 0);
     failed |= mallctl("arena.0.purge", NULL, NULL, NULL, 0);
     void *aligned = must(mallocx(4 << 20, MALLOCX_ALIGN(1 << 21) | MALLOCX_ZERO));
-    printf("mallctl %d, more than 16 MiB allocated %d, sizes %zu %zu %zu, aligned %d\n", failed, allocated > 16 << 20,
-           sallocx(block, 0), nallocx(sizeof *block, 0), malloc_usable_size(block), (uintptr_t)aligned % (1 << 21) == 0);
+    printf("mallctl %d, more than 16 MiB allocated %d, aligned %d\n", failed, allocated > 16 << 20,
+           (uintptr_t)aligned % (1 << 21) == 0);
+    printf("sizes %zu %zu %zu\n", sallocx(block, 0), nallocx(sizeof *block, 0), malloc_usable_size(block));
     sdallocx(aligned, 4 << 20, MALLOCX_ALIGN(1 << 21));
 }
 #endif

@@ -102,9 +102,9 @@ def zstd_file(folder, amount):
 
 
 def git_repository(folder, amount):
-    """A repository with `amount` versions of a file of 1.2 MB in `repo`: each changes a few lines and moves a few."""
+    """A repository `repo` with `amount` versions of a file of 1.2 MB: each changes and moves a few lines."""
     rng = random.Random(SEED)
-    words = ["alpha", "beta", "gamma", "delta", "orders", "customer", "street", "invoice", "pending", "shipped"]
+    words = "alpha beta gamma delta orders customer street invoice pending shipped".split()
     lines = [f"{rng.getrandbits(32):08x} {' '.join(rng.choices(words, k=6))}\n" for _ in range(24_000)]
     parts = []
     for version in range(amount):
@@ -113,7 +113,8 @@ def git_repository(folder, amount):
             lines[at] = f"{rng.getrandbits(32):08x} {' '.join(rng.choices(words, k=6))}\n"
             lines.insert(back, lines.pop(rng.randrange(len(lines))))
         text = "".join(lines)
-        parts.append(f"commit refs/heads/main\ncommitter A <a@example.org> {1_700_000_000 + version} +0000\ndata 1\nx\n")
+        parts.append(f"commit refs/heads/main\ncommitter A <a@example.org> {1_700_000_000 + version} +0000\n")
+        parts.append("data 1\nx\n")
         parts.append(f"M 100644 inline file.txt\ndata {len(text)}\n{text}\n")
     repository = str(folder / "repo")
     subprocess.run(["git", "init", "-q", "--bare", repository], check=True)

@@ -1,4 +1,5 @@
-// Records on the heap of a JVM: `java HeapWork RECORDS VISITS`; prints what was seen. Two threads allocate, garbage comes between.
+// Records on the heap of a JVM: `java HeapWork RECORDS VISITS`; prints what was seen. Two threads allocate,
+// garbage comes between.
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;

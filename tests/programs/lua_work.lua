@@ -1,5 +1,9 @@
--- Records on Lua's heap: `lua_work.lua RECORDS VISITS`; prints what was seen. Tables and strings by realloc, all small.
-local words = { "alpha", "beta", "gamma", "delta", "orders", "customer", "street", "invoice", "pending", "shipped" }
+-- Records on Lua's heap: `lua_work.lua RECORDS VISITS`; prints what was seen. Tables and strings by realloc,
+-- all small.
+local words = {}
+for word in ("alpha beta gamma delta orders customer street invoice pending shipped"):gmatch("%a+") do
+  words[#words + 1] = word
+end
 local count, visits = tonumber(arg[1]), tonumber(arg[2])
 local seed = 1
 local function draw(bound)

@@ -1,5 +1,6 @@
-// Nodes of 48 bytes in std::map and std::unordered_map: `map_work map|unordered|both NODES VISITS [WALKS]`; prints what was seen.
-// Each node is a block of its own; a walk in order goes from node to node by pointers. With WALKS it says on stderr how long each took.
+// Nodes of 48 bytes in std::map and std::unordered_map: `map_work map|unordered|both NODES VISITS [WALKS]`;
+// prints what was seen. Each node is a block of its own; a walk in order goes from node to node by pointers.
+// With WALKS it says on stderr how long each took.
 #include <chrono>
 #include <cinttypes>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Drives a memcached server over a unix socket: `memcached_client.py SOCKET KEYS`; prints a digest of what it read.
+"""Drives a memcached server over a unix socket: `memcached_client.py SOCKET KEYS`; prints what it read.
 
-Four connections, which four threads of the server serve: values are set, changed, appended to, counted and deleted,
+Four connections, which four threads of the server serve: values are set, changed, appended to and deleted,
 and all of them read back in an order that nobody foresees.
 """
 

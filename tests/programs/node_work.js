@@ -1,7 +1,8 @@
-// Records on V8's heap: `node_work.js RECORDS VISITS`; prints what was seen. Compiled code, several threads, buffers outside.
+// Records on V8's heap: `node_work.js RECORDS VISITS`; prints what was seen. Compiled code, several threads,
+// buffers outside.
 'use strict';
 const { createHash } = require('crypto');
-const WORDS = ['alpha', 'beta', 'gamma', 'delta', 'orders', 'customer', 'street', 'invoice', 'pending', 'shipped'];
+const WORDS = 'alpha beta gamma delta orders customer street invoice pending shipped'.split(' ');
 const [count, visits] = process.argv.slice(2).map(Number);
 let seed = 1;
 const draw = (bound) => (seed = (seed * 16807) % 2147483647) % bound;
@@ -10,8 +11,8 @@ const records = new Map();
 for (let number = 0; number < count; number++) {
   const tags = [0, 1, 2].map((at) => WORDS[(number * 7 + at) % 10] + '-tag');
   records.set('customer/' + number, {
-    id: number, name: `${WORDS[number % 10]} ${draw(1000000)} of the long street`, tags, lines: [number * 3, number % 17],
-    packed: number % 8 === 0 ? Buffer.alloc(512, `${number} `) : null,
+    id: number, name: `${WORDS[number % 10]} ${draw(1000000)} of the long street`, tags,
+    lines: [number * 3, number % 17], packed: number % 8 === 0 ? Buffer.alloc(512, `${number} `) : null,
   });
 }
 

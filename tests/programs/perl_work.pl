@@ -1,4 +1,5 @@
-# Records on Perl's heap: `perl_work.pl RECORDS VISITS`; prints what was seen. Scalars of a few dozen bytes, nothing is large.
+# Records on Perl's heap: `perl_work.pl RECORDS VISITS`; prints what was seen. Scalars of a few dozen bytes,
+# nothing is large.
 use strict;
 use warnings;
 

@@ -1,7 +1,10 @@
 <?php
-// Records on PHP's heap: `php_work.php RECORDS VISITS`; prints what was seen. Zend's allocator takes chunks of 2 MiB by mmap.
+// Records on PHP's heap: `php_work.php RECORDS VISITS`; prints what was seen. Zend's allocator takes chunks
+// of 2 MiB by mmap.
 ini_set('memory_limit', '-1');
-const WORDS = ['alpha', 'beta', 'gamma', 'delta', 'orders', 'customer', 'street', 'invoice', 'pending', 'shipped'];
+const WORDS = [
+    'alpha', 'beta', 'gamma', 'delta', 'orders', 'customer', 'street', 'invoice', 'pending', 'shipped',
+];
 
 [, $count, $visits] = array_map('intval', $argv);
 $seed = 1;

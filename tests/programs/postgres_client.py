@@ -14,7 +14,8 @@ SQL = """
 SET enable_mergejoin = off; SET enable_nestloop = off; SET enable_incremental_sort = off;
 CREATE TEMP TABLE sale AS
   SELECT i AS id, (i * 7919::bigint) % 1000003 AS part, (i * 31) % 365 AS day,
-    (i * 69621::bigint) % 500009 || ' is the customer, sold on day ' || (i * 31) % 365 || ', pending, to be shipped' AS note
+    (i * 69621::bigint) % 500009 || ' is the customer, sold on day ' || (i * 31) % 365
+      || ', pending, to be shipped' AS note
   FROM generate_series(1, {rows}) AS i;
 ANALYZE sale;
 SELECT count(*), sum(place * (part % 97)) FROM
@@ -28,13 +29,15 @@ SELECT md5(string_agg(day || ':' || amount, ',' ORDER BY day)) FROM
 
 def main():
     """Waits for the server, then runs the statements."""
-    psql = ["psql", "-h", sys.argv[1], "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "postgres"]
+    psql = ["psql", "-h", sys.argv[1], "-U", "postgres", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
     deadline = time.monotonic() + CONNECT_S
-    while subprocess.run([*psql, "-c", "SELECT 1"], capture_output=True, check=False).returncode != 0:
+    ask = [*psql, "-c", "SELECT 1", "postgres"]
+    while subprocess.run(ask, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > deadline:
             sys.exit(f"postgres_client: nobody answers after {CONNECT_S} s")
         time.sleep(0.1)
-    sys.exit(subprocess.run(psql, input=SQL.format(rows=sys.argv[2]), text=True, check=False).returncode)
+    script = SQL.format(rows=sys.argv[2])
+    sys.exit(subprocess.run([*psql, "postgres"], input=script, text=True, check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Starting and ending what a test runs: a switch of a new process, and an end for all that it has started.
 
-Servers make sessions of their own and processes that outlive their parents. The runner is therefore the parent of
-orphans below it, and ends what is left one by one, by number.
+Servers make sessions of their own and processes that outlive their parents. The runner is therefore the
+parent of orphans below it, and ends what is left one by one, by number.
 """
 
 import ctypes
@@ -29,17 +29,17 @@ def adopt_orphans():
 
 
 def without_huge_pages():
-    """For a new process, before it becomes the program: its peak is to be the program's, not one of the machine's settings."""
+    """For a new process, before it is the program: its peak is not to depend on the machine's settings."""
     prctl(PR_SET_THP_DISABLE)
 
 
 def children():
-    """The children of this process, of all its threads, those that have ended but were not waited for among them."""
+    """The children of this process, also those that have ended and were not waited for."""
     return {pid for pid in descendants(os.getpid(), depth=1) if pid != os.getpid()}
 
 
 def end(child, orphans=True):
-    """Kills a child (a Popen) that still runs, and what is below it; with `orphans` whatever else is below this process too."""
+    """Kills a child (a Popen) and what is below it; with `orphans` all else below this process too."""
     for pid in descendants(child.pid):
         if pid != child.pid or child.poll() is None:
             kill(pid)

@@ -8,12 +8,14 @@ records <- lapply(seq_len(count), function(number) {
   list(id = number, name = paste(words[number %% 10 + 1], sample.int(1000000L, 1L), "of the long street"),
        tags = words[(number * 7 + 0:2) %% 10 + 1], quantity = number %% 17)
 })
-table <- data.frame(id = seq_len(count * 4), price = round(runif(count * 4) * 1000), part = sample.int(97L, count * 4, TRUE))
+rows <- count * 4
+table <- data.frame(id = seq_len(rows), price = round(runif(rows) * 1000), part = sample.int(97L, rows, TRUE))
 
 for (round in seq_len(arguments[2])) {
   for (at in sample.int(count, count %/% 10)) records[[at]]$quantity <- records[[at]]$quantity + round
   table <- table[order(table$part, table$price, table$id), ]
   sums <- tapply(table$price, table$part, sum)
-  cat(round, sum(vapply(records, function(record) record$quantity, 0)), sum(sums * as.numeric(names(sums))), "\n")
+  quantities <- vapply(records, function(record) record$quantity, 0)
+  cat(round, sum(quantities), sum(sums * as.numeric(names(sums))), "\n")
 }
 cat(head(sort(vapply(records, function(record) record$name, "")), 5), sep = "\n")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Drives a redis server over a unix socket: `redis_client.py SOCKET KEYS REQUESTS`; prints digests of the data, then ends the server.
+"""Drives a redis server over a unix socket: `redis_client.py SOCKET KEYS REQUESTS`; ends it.
 
-Values of 700 bytes are loaded; a child saves them while others are written; the data set goes through a file and
-back (DEBUG RELOAD) and must have the same digest; what the child saved must be the data as they were at the fork;
-every value is read back; redis-benchmark makes REQUESTS of two kinds.
+Values of 700 bytes are loaded; a child saves them while others are written; the data set goes through a file
+and back (DEBUG RELOAD) and must have the same digest; what the child saved must be the data as they were at
+the fork; every value is read back; redis-benchmark makes REQUESTS of three kinds.
 """
 
 import hashlib
@@ -76,11 +76,11 @@ class Redis:
 
 
 class Values:
-    """Texts of 700 bytes, the same for the same number and generation: LZ4 makes pages of them a third as large."""
+    """Texts of 700 bytes, the same for the same number and generation: LZ4 makes pages a third as large."""
 
     def __init__(self):
         rng = random.Random(20240229)
-        words = ["alpha", "beta", "gamma", "delta", "orders", "customer", "street", "invoice", "pending", "shipped"]
+        words = "alpha beta gamma delta orders customer street invoice pending shipped".split()
         self.phrases = [" ".join(rng.choices(words, k=8)) for _ in range(64)]
 
     def value(self, number, generation=0):
@@ -141,7 +141,8 @@ def main():
     os.replace(f"{folder}/at-fork.rdb", f"{folder}/dump.rdb")
     redis.ask("DEBUG", "RELOAD", "NOSAVE")
     same("as the child saved it", saved, redis.ask("DEBUG", "DIGEST"))
-    command = ["redis-benchmark", "-s", path, "-q", "-n", requests, "-r", "1000", "-d", str(VALUE_BYTES), "-t", "get,set,lpush"]
+    command = ["redis-benchmark", "-s", path, "-q", "-n", requests, "-r", "1000", "-d", str(VALUE_BYTES)]
+    command += ["-t", "get,set,lpush"]
     subprocess.run(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=ANSWER_S, check=True)
     redis.send([("SHUTDOWN", "NOSAVE")])
     left = redis.file.read()

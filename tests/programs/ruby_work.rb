@@ -1,5 +1,5 @@
-# Records on Ruby's heap: `ruby_work.rb RECORDS VISITS`; prints what was seen. Small objects, strings, arrays and hashes that
-# the collector walks again and again; visits in an order that no prefetch foresees.
+# Records on Ruby's heap: `ruby_work.rb RECORDS VISITS`; prints what was seen. Small objects, strings, arrays
+# and hashes that the collector walks again and again; visits in an order that no prefetch foresees.
 WORDS = %w[alpha beta gamma delta orders customer street invoice pending shipped].freeze
 
 count, visits = ARGV.map(&:to_i)
@@ -12,8 +12,8 @@ end
 records = {}
 count.times do |number|
   tags = Array.new(3) { |at| WORDS[(number * 7 + at) % 10] + "-tag" }
-  records["customer/#{number}"] = { id: number, name: "#{WORDS[number % 10]} #{draw(1_000_000)} of the long street",
-                                    tags: tags, lines: [number * 3, number % 17, tags[0].dup] }
+  name = "#{WORDS[number % 10]} #{draw(1_000_000)} of the long street"
+  records["customer/#{number}"] = { id: number, name: name, tags: tags, lines: [number * 3, number % 17] }
 end
 
 seen = 0

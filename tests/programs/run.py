@@ -38,7 +38,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WEIR = pathlib.Path(os.environ.get("WEIR_BIN", ROOT / "target/release/weir"))
 VENV = pathlib.Path(os.environ.get("WEIR_VENV", ROOT / "target/venv"))
-# What a process may hold beyond its budget while nobody has looked: outside memory is measured a few times a second.
+# What a process may hold beyond its budget while nobody has looked: outside memory is measured a few times a
+# second.
 ANON_SLACK_BYTES = 16 << 20
 # How long a server may take to end once it was asked to, or its client has ended.
 END_S = 30
@@ -57,7 +58,10 @@ class Wrong(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How programs are run: as whom, with which capability if not as root, and which of its ways Weir is made to take (None: its own choice)."""
+    """How programs are run: as whom, and which of its ways Weir is made to take (None: its own choice).
+
+    capability: one that a user other than root keeps.
+    """
 
     pager: str | None = None
     faults: str | None = None
@@ -70,7 +74,8 @@ class Way:
             return []
         ids = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
         kept = f"-all,+{self.capability}" if self.capability else "-all"
-        caps = [f"--inh-caps={kept}", f"--bounding-set={kept}"] + ([f"--ambient-caps={kept}"] if self.capability else [])
+        caps = [f"--inh-caps={kept}", f"--bounding-set={kept}"]
+        caps += [f"--ambient-caps={kept}"] if self.capability else []
         # setpriv still looks the program up with the old rights: env does so with the new ones.
         return ["setpriv", *ids, *caps, "env", "--"]
 
@@ -189,18 +194,18 @@ class Program:
         return max(wanted, size(self.row["min_budget"])) // PAGE * PAGE
 
     def make_input(self):
-        """Writes the input file and does what must be done before, natively; the folder is the program's own."""
+        """Writes the input file, and prepares what must be prepared; the folder is the program's own."""
         inputs.GENERATORS[self.row.get("input", "nothing")](self.folder, self.values.get("amount", 0))
         self.way.own(self.folder)
         for template in self.row.get("prepare", []):
             command = [*self.way.native(), *filled(template, next(self.values_of_runs()))]
             done = subprocess.run(
-                command, cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL, capture_output=True,
-                text=True, timeout=self.timeout_s, check=False,
+                command, cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=self.timeout_s, check=False,
             )
             if done.returncode != 0:
-                packages = self.row.get("packages", "")
-                raise Broken(f"{' '.join(template)}: {done.stderr.strip()[-300:]} (needs the packages {packages})")
+                said, packages = done.stderr.strip()[-300:], self.row.get("packages", "none")
+                raise Broken(f"{' '.join(template)}: {said} (packages: {packages})")
 
     def judge_text(self):
         """Raises Wrong when something forbidden was printed, or something required was not."""
@@ -255,7 +260,8 @@ def test_python(modules, prefix, folder):
 def run_one(program, command, client, prefix, budget):
     """Runs one command in the program's folder, for a server its client too; returns (status, seconds).
 
-    What the samplers found goes to the program's findings, however the run ends; nothing that was started survives it.
+    What the samplers found goes to the program's findings, however the run ends; nothing that was started
+    survives it.
     """
     folder, env = program.folder, program.environment()
     # What a server prints is its log; what is compared is what its client says.
@@ -267,7 +273,8 @@ def run_one(program, command, client, prefix, budget):
         )
         samplers = [AnonSampler(child.pid, budget, ANON_SLACK_BYTES)]
         if budget is not None:
-            samplers.append(Sampler(child.pid, budget, program.row.get("may_stop", True), program.exact_every))
+            may_stop = program.row.get("may_stop", True)
+            samplers.append(Sampler(child.pid, budget, may_stop, program.exact_every))
         for sampler in samplers:
             sampler.start()
         try:
@@ -284,11 +291,11 @@ def run_one(program, command, client, prefix, budget):
 
 
 def serve(program, server, client, env, deadline):
-    """Runs the client of a server to its end, then has the server end; the first status that is not 0, or 0."""
+    """Runs a server's client to its end, then has the server end; the first status that is not 0, or 0."""
     with open(program.folder / "stdout", "ab") as out, open(program.folder / "stderr", "ab") as err:
         asking = subprocess.Popen(
-            program.way.native() + client, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            start_new_session=True,
+            program.way.native() + client, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=out,
+            stderr=err, start_new_session=True,
         )
     try:
         # A server that has died need not be waited for: its client would ask for it in vain.
@@ -371,8 +378,9 @@ def judge(program, row, conflicts, native, mark):
         raise Wrong(f"{found['overshoots']} sample(s) above the budget, at most {human(found['max_bytes'])}")
     if found["anon_overshoots"]:
         raise Wrong(
-            f"anonymous memory in all: {human(found['max_anon_bytes'])} in one process, budget {human(row['budget'])} "
-            f"(+ {human(ANON_SLACK_BYTES)}), {found['anon_overshoots']} sample(s) above"
+            f"anonymous memory in all: {human(found['max_anon_bytes'])} in one process, "
+            f"budget {human(row['budget'])} (+ {human(ANON_SLACK_BYTES)}), "
+            f"{found['anon_overshoots']} sample(s) above"
         )
     if not program.row.get("must_fault", True):
         return
@@ -416,8 +424,8 @@ def check(program, options, conflicts):
 
 
 HEADER = (
-    f"{'program':<24} {'native s':>8} {'weir s':>8} {'peak':>8} {'budget':>8} {'p/b':>5} {'max RAM':>8} {'anon':>8} "
-    f"{'samples':>7} {'faults':>8}  result"
+    f"{'program':<24} {'native s':>8} {'weir s':>8} {'peak':>8} {'budget':>8} {'p/b':>5} "
+    f"{'max RAM':>8} {'anon':>8} {'samples':>7} {'faults':>8}  result"
 )
 
 
@@ -431,8 +439,8 @@ def table_line(row):
     ratio = f"{row['peak'] / row['budget']:.2f}" if row["budget"] else "-"
     line = (
         f"{row['program']:<24} {seconds(row['native_s']):>8} {seconds(row['weir_s']):>8} {human(row['peak']):>8} "
-        f"{human(row['budget']):>8} {ratio:>5} {human(found.get('max_bytes')):>8} {human(found.get('max_anon_bytes')):>8} "
-        f"{found.get('samples', '-'):>7} "
+        f"{human(row['budget']):>8} {ratio:>5} {human(found.get('max_bytes')):>8} "
+        f"{human(found.get('max_anon_bytes')):>8} {found.get('samples', '-'):>7} "
         f"{stats.get('pgfault', '-'):>8}  {row['result']}"
     )
     return line + (f": {row['reason']}" if row["reason"] else "")

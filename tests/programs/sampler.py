@@ -1,4 +1,4 @@
-"""Watches from outside how much RAM Weir holds in a process and its descendants, and how much anonymous memory they hold in all.
+"""Watches from outside how much RAM Weir holds in a process and its descendants, and all anonymous memory.
 
 The engine's own counters are not asked: the kernel's page tables are, through /proc/PID/smaps.
 A plain reading walks one mapping after the other while pages move between them, so it can count
@@ -39,7 +39,8 @@ def is_weir_mapping(start, name):
 
     A file that the program mapped over a part of the range does not (Java's archive of classes).
     """
-    return bool(WEIR_NAME.match(name)) or (WEIR_RANGE[0] <= start < WEIR_RANGE[1] and not name.startswith(b"/"))
+    in_range = WEIR_RANGE[0] <= start < WEIR_RANGE[1]
+    return bool(WEIR_NAME.match(name)) or (in_range and not name.startswith(b"/"))
 
 
 def weir_bytes(smaps):
@@ -224,7 +225,7 @@ class AnonSampler(threading.Thread):
             self.ended.wait(self.interval_s)
 
     def sample(self):
-        """Takes one reading of each process. Memory that a child shares with its parent is counted in both."""
+        """Takes one reading of each process; what a child shares with its parent is counted in both."""
         sizes = [anon_bytes(pid) for pid in descendants(self.root)]
         self.anon_samples += 1
         self.max_anon_bytes = max([self.max_anon_bytes, *sizes])

@@ -52,7 +52,8 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 
-# A server for tests: its argument is a file that says it is there. Ends well at SIGTERM, with a session and a child of its own.
+# A server for tests: its argument is a file that says it is there. Ends well at SIGTERM, with a session and a
+# child of its own.
 SERVER = """
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -96,11 +97,14 @@ def row(**changes):
 class Runner(unittest.TestCase):
     """The runner against a `weir` that misbehaves."""
 
-    def judge(self, table_row, back=1, resident=1, before="", after="", command='"$@"', conflicts=(), way=run.Way()):
+    def judge(
+        self, table_row, back=1, resident=1, before="", after="", command='"$@"', conflicts=(), way=run.Way()
+    ):
         """Runs one row and returns (result, reason)."""
         with tempfile.TemporaryDirectory() as folder:
             weir = pathlib.Path(folder) / "fake-weir"
-            weir.write_text(FAKE_WEIR.format(back=back, resident=resident, before=before, after=after, run=command))
+            script = FAKE_WEIR.format(back=back, resident=resident, before=before, after=after, run=command)
+            weir.write_text(script)
             weir.chmod(0o755)
             work = pathlib.Path(folder) / "work"
             work.mkdir()
@@ -194,13 +198,15 @@ class Runner(unittest.TestCase):
     def test_peak_is_what_the_native_run_holds(self):
         holds = "import time; held = bytearray(b'1') * (48 << 20); time.sleep(0.5)"
         with tempfile.TemporaryDirectory() as folder:
-            program = run.Program(row(command=[sys.executable, "-c", holds], small={"timeout_s": 20}), "small", folder)
+            table_row = row(command=[sys.executable, "-c", holds], small={"timeout_s": 20})
+            program = run.Program(table_row, "small", folder)
             result = run.check(program, argparse.Namespace(native_only=True), [])
         self.assertEqual(result["result"], "ok")
         self.assertTrue(48 << 20 <= result["peak"] < 80 << 20, result["peak"])
 
     def test_preparation_that_fails_is_broken_and_names_the_packages(self):
-        result, reason = self.judge(row(prepare=[["sh", "-c", "echo no header >&2; exit 1"]], packages="some-package"))
+        prepare = [["sh", "-c", "echo no header >&2; exit 1"]]
+        result, reason = self.judge(row(prepare=prepare, packages="some-package"))
         self.assertEqual(result, "broken")
         self.assertIn("no header", reason)
         self.assertIn("some-package", reason)
@@ -223,14 +229,15 @@ class Servers(unittest.TestCase):
     WAIT = "until [ -e {tmp}/here ]; do sleep 0.01; done;"
 
     def serve(self, client="echo answer", timeout_s=20, server=SERVER, **changes):
-        """Runs a server with a client that waits for it (a line for sh); returns (result, reason, pid of the server's child)."""
+        """Runs a server with a client that waits for it (a line for sh); returns (result, reason)."""
         table_row = row(
             command=[sys.executable, "{tmp}/server", "{tmp}/here"],
             prepare=[["cp", str(self.script(server)), "{tmp}/server"]],
             client=["sh", "-c", f"{self.WAIT} mv {{tmp}}/here.child {self.note}; rm {{tmp}}/here; {client}"],
             small={"timeout_s": timeout_s, "more": ""}, stop="TERM",
         )
-        return self.judge({key: value for key, value in (table_row | changes).items() if value is not None}, command='exec "$@"')
+        given = {key: value for key, value in (table_row | changes).items() if value is not None}
+        return self.judge(given, command='exec "$@"')
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -267,7 +274,8 @@ class Servers(unittest.TestCase):
         began = time.monotonic()
         kept, run.END_S = run.END_S, 1
         try:
-            result, reason = self.serve("sleep 60", timeout_s=50, server="import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+            dies = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+            result, reason = self.serve("sleep 60", timeout_s=50, server=dies)
         finally:
             run.END_S = kept
         self.assertEqual(result, "broken")
@@ -277,7 +285,8 @@ class Servers(unittest.TestCase):
     def test_server_that_does_not_end_is_a_hang_and_is_killed(self):
         kept, run.END_S = run.END_S, 1
         try:
-            result, reason = self.serve(server=SERVER.replace("sys.exit(0)", "None").replace("time.sleep(60)", "[time.sleep(1) for _ in range(60)]"))
+            stays = SERVER.replace("sys.exit(0)", "None")
+            result, reason = self.serve(server=stays)
         finally:
             run.END_S = kept
         self.assertEqual(result, "broken")
@@ -331,7 +340,8 @@ class Ways(unittest.TestCase):
 
     def test_program_keeps_the_one_capability_that_its_row_names(self):
         if os.geteuid() != 0:
-            self.assertIn("--ambient-caps=-all,+ipc_lock", run.Way(user=self.NOBODY, capability="ipc_lock").native())
+            words = run.Way(user=self.NOBODY, capability="ipc_lock").native()
+            self.assertIn("--ambient-caps=-all,+ipc_lock", words)
             return
         program = run.Program(row(capability="ipc_lock"), "small", "/tmp", run.Way(user=self.NOBODY))
         command = [*program.way.native(), "grep", "CapEff", "/proc/self/status"]
@@ -458,7 +468,8 @@ class AnonSampling(unittest.TestCase):
     def observe(self, budget):
         """What is found in the holder's grandparent's tree."""
         holder = [sys.executable, "-c", HOLDER, hex(sampler.WEIR_RANGE[1])]
-        with subprocess.Popen(["sh", "-c", '"$@"; true', "sh", *holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        command = ["sh", "-c", '"$@"; true', "sh", *holder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             self.assertEqual(child.stdout.readline(), b"ready\n")
             watch = sampler.AnonSampler(child.pid, budget, 1 << 20)
             for _ in range(5):

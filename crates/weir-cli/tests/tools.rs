@@ -351,7 +351,10 @@ fn any_program_under_the_kernels_swap(home: &Folder) {
     let report = home.0.join("kernel.json");
     let side = |program: &[&str]| {
         let mut command = weir(home);
-        command.args(["__kernel-side", "--limit", "16M", "--swap", "256M", "--report"]).arg(&report).arg("--");
+        command
+            .args(["__kernel-side", "--limit", "16M", "--swap", "256M", "--report"])
+            .arg(&report)
+            .arg("--");
         command.args(program).output().unwrap()
     };
     let output = side(&["python3", "-c", "x = bytearray(b'some words ' * 4_400_000); print(len(x))"]);

@@ -1,5 +1,6 @@
-//! `weir __kernel-side`: runs any program under the kernel's own swap on zram and a memory limit, for comparisons that are
-//! scripts, and says what RAM that took beside the limit. Everything is put back when the program has ended.
+//! `weir __kernel-side`: runs any program under the kernel's own swap on zram and a memory limit, for
+//! comparisons that are scripts, and says what RAM that took beside the limit. Everything is put back when
+//! the program has ended.
 
 use std::process::ExitCode;
 use std::time::Duration;
