@@ -39,7 +39,7 @@ def work_folder():
     """A folder that everything is written to, removed in the end; its own processes are ended with it."""
     if not os.access(WEIR, os.X_OK):
         sys.exit(f"{WEIR} not found: run `make build` or set WEIR_BIN")
-    processes.adopt_orphans()
+    processes.take_charge()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="weir-bench-"))
     try:
         yield folder
@@ -150,17 +150,15 @@ def stop(child):
 
 
 def show(title, rows):
-    """Prints rows (name, values by side): median and range of each, the ratio of the last to the first."""
+    """Prints rows (name, values by side): median and range of each side, and the last one over the others."""
     print(title)
     for name, sides in rows.items():
-        shown, medians = [], []
-        for side, values in sides.items():
-            if not values:
-                shown.append(f"{side} -")
-                continue
-            medians.append(statistics.median(values))
-            spread = f"{min(values):.4g} to {max(values):.4g}, {len(values)} runs"
-            shown.append(f"{side} {medians[-1]:.4g} ({spread})")
-        ratio = f"   ratio {medians[-1] / medians[0]:.3f}" if len(medians) == len(sides) > 1 else ""
-        print(f"  {name:<34} {'   '.join(shown)}{ratio}")
-
+        medians = {side: statistics.median(values) for side, values in sides.items() if values}
+        shown = [
+            f"{side} {middle:.4g} ({min(sides[side]):.4g} to {max(sides[side]):.4g}, {len(sides[side])} runs)"
+            for side, middle in medians.items()
+        ]
+        last = list(sides)[-1]
+        others = [side for side in medians if side != last]
+        shown += [f"{last}/{side} {medians[last] / medians[side]:.3f}" for side in others if last in medians]
+        print(f"  {name:<34} {'   '.join(shown)}")

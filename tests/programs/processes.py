@@ -7,6 +7,7 @@ parent of orphans below it, and ends what is left one by one, by number.
 import ctypes
 import os
 import signal
+import sys
 import time
 
 from sampler import descendants
@@ -23,9 +24,10 @@ def prctl(option):
         raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
-def adopt_orphans():
-    """From now on a process below this one whose parent ends becomes a child of this one."""
+def take_charge():
+    """From now on orphans below this process are its children, and SIGTERM lets it clean up as Ctrl-C does."""
     prctl(PR_SET_CHILD_SUBREAPER)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def without_huge_pages():

@@ -481,7 +481,7 @@ def main():
         way.check()
     except Broken as reason:
         sys.exit(f"programs: {reason}")
-    processes.adopt_orphans()
+    processes.take_charge()
     results = []
     print(HEADER, flush=True)
     for row in rows:
@@ -491,7 +491,11 @@ def main():
         folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")
         program = Program(row, options.scale, folder, way)
         program.exact_every = 1 if options.exact else EXACT_EVERY
-        result = check(program, options, conflicts)
+        try:
+            result = check(program, options, conflicts)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         results.append(result)
         print(table_line(result), flush=True)
         if options.keep and result["result"] != "ok":

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 import os
 import pathlib
 import signal
@@ -293,6 +294,28 @@ class Servers(unittest.TestCase):
         self.assertIn("hang", reason)
         self.assertFalse(pathlib.Path(f"/proc/{self.note.read_text()}").exists())
 
+    def test_runner_that_is_told_to_end_leaves_no_server(self):
+        code = (
+            "import sys, json, run, processes; processes.take_charge(); "
+            "run.natively(run.Program(json.loads(sys.argv[1]), 'small', sys.argv[2]))"
+        )
+        server = self.script(SERVER)
+        table_row = row(
+            command=[sys.executable, str(server), "{tmp}/here"], client=["sleep", "60"],
+            small={"timeout_s": 50, "more": ""},
+        )
+        command = [sys.executable, "-c", code, json.dumps(table_row), self.folder.name]
+        with subprocess.Popen(command, cwd=run.HERE) as runner:
+            note = pathlib.Path(self.folder.name) / "here.child"
+            deadline = time.monotonic() + 20
+            while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            pids = [int(note.read_text()), *sampler.descendants(runner.pid)[1:]]
+            self.assertGreaterEqual(len(pids), 3)
+            runner.terminate()
+            self.assertEqual(runner.wait(20), 128 + signal.SIGTERM)
+        self.assertEqual([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()], [])
+
     def test_server_that_ends_by_itself_needs_no_signal(self):
         ends = SERVER.replace('print("log"', 'time.sleep(1)\nsys.exit(0)\nprint("log"')
         self.assertEqual(self.serve(server=ends, stop=None)[0], "ok")
@@ -516,7 +539,7 @@ class Comparing(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    processes.adopt_orphans()
+    processes.take_charge()
     tests = unittest.TestLoader().loadTestsFromModule(sys.modules[__name__])
     outcome = unittest.TextTestRunner(verbosity=1).run(tests)
     bad = len(outcome.failures) + len(outcome.errors) + len(outcome.skipped)
