@@ -25,17 +25,9 @@ EXPONENT = "0.99"
 FIGURES = ("per_s", "p50_us", "p99_us", "p999_us", "max_us")
 
 
-class Compressible(Values):
-    """Texts of eight phrases: LZ4 makes pages of them a fifth as large."""
-
-    def value(self, number, generation=0):
-        phrases = (self.phrases[(number * 7 + at * at) % 8] for at in range(16))
-        return f"{number}:{generation}:{' '.join(phrases)}"[:700].encode()
-
-
 def load(connection, count):
     """Sets all values."""
-    values = Compressible()
+    values = Values()
     for _ in connection.ask_all(("SET", f"key:{number}", values.value(number)) for number in range(count)):
         pass
 
