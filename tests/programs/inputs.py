@@ -101,6 +101,27 @@ def zstd_file(folder, amount):
     (folder / "packed").replace(folder / "in")
 
 
+def git_repository(folder, amount):
+    """A repository `repo` with `amount` versions of a file of 1.2 MB: each changes and moves a few lines."""
+    rng = random.Random(SEED)
+    words = "alpha beta gamma delta orders customer street invoice pending shipped".split()
+    lines = [f"{rng.getrandbits(32):08x} {' '.join(rng.choices(words, k=6))}\n" for _ in range(24_000)]
+    parts = []
+    for version in range(amount):
+        for _ in range(60):
+            at, back = rng.randrange(len(lines)), rng.randrange(len(lines))
+            lines[at] = f"{rng.getrandbits(32):08x} {' '.join(rng.choices(words, k=6))}\n"
+            lines.insert(back, lines.pop(rng.randrange(len(lines))))
+        text = "".join(lines)
+        parts.append(f"commit refs/heads/main\ncommitter A <a@example.org> {1_700_000_000 + version} +0000\n")
+        parts.append("data 1\nx\n")
+        parts.append(f"M 100644 inline file.txt\ndata {len(text)}\n{text}\n")
+    repository = str(folder / "repo")
+    subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
+    command = ["git", "-C", repository, "fast-import", "--quiet", "--done"]
+    subprocess.run(command, input="".join([*parts, "done\n"]), encoding="ascii", check=True)
+
+
 def nothing(folder, _amount):
     """For programs that make their own data."""
     assert pathlib.Path(folder).is_dir()
@@ -108,5 +129,5 @@ def nothing(folder, _amount):
 
 GENERATORS = {
     function.__name__: function
-    for function in (text_lines, c_source, sql_script, xz_file, zstd_file, nothing)
+    for function in (text_lines, c_source, sql_script, xz_file, zstd_file, git_repository, nothing)
 }

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Runs unmodified programs natively and under a reduced budget with `weir run`, and compares them.
 
-Per program: the input is made, the program runs natively, its peak of managed bytes is measured under
-a budget that nothing reaches, and it runs again under the budget that programs.toml names. What it
-leaves behind must be the same; a sampler checks from outside that Weir's RAM stays within the budget.
+Per program: the input is made, the program runs natively, which says how much anonymous memory it takes at
+its peak, and it runs again under a share of that which programs.toml names. What it leaves behind must be
+the same; samplers check from outside that the RAM of Weir, and all anonymous memory, stay within the budget.
+Of a server and its client it is the server that is measured and has the budget.
 A program that is missing is a failure which says what to install: nothing is skipped silently.
 """
 
 import argparse
 import dataclasses
+import glob
 import json
 import os
 import pathlib
@@ -29,13 +31,18 @@ except ImportError:
 
 import compare
 import inputs
-from sampler import EXACT_EVERY, Sampler
+import processes
+from sampler import EXACT_EVERY, AnonSampler, Sampler
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WEIR = pathlib.Path(os.environ.get("WEIR_BIN", ROOT / "target/release/weir"))
 VENV = pathlib.Path(os.environ.get("WEIR_VENV", ROOT / "target/venv"))
-MEASURING_BUDGET = "4G"
+# What a process may hold beyond its budget while nobody has looked: outside memory is measured a few times a
+# second.
+ANON_SLACK_BYTES = 16 << 20
+# How long a server may take to end once it was asked to, or its client has ended.
+END_S = 30
 PAGE = 4096
 ADDED_UP = ("pgfault", "pgmajfault", "zswpin", "zswpout", "pswpin", "pswpout")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -51,19 +58,26 @@ class Wrong(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How programs are run: as whom, and which of its ways Weir is made to take (None: its own choice)."""
+    """How programs are run: as whom, and which of its ways Weir is made to take (None: its own choice).
+
+    capability: one that a user other than root keeps.
+    """
 
     pager: str | None = None
     faults: str | None = None
     user: int | None = None
+    capability: str | None = None
 
     def native(self):
         """What stands before every program: nothing, or the loss of all privileges."""
         if self.user is None:
             return []
         ids = [f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
+        kept = f"-all,+{self.capability}" if self.capability else "-all"
+        caps = [f"--inh-caps={kept}", f"--bounding-set={kept}"]
+        caps += [f"--ambient-caps={kept}"] if self.capability else []
         # setpriv still looks the program up with the old rights: env does so with the new ones.
-        return ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", "env", "--"]
+        return ["setpriv", *ids, *caps, "env", "--"]
 
     def weir(self, budget, stats, options=("--swap", "none")):
         """What stands before a program that runs within `budget` bytes and leaves statistics in files `stats`."""
@@ -120,6 +134,16 @@ class Program:
         self.peak = self.setting("peak")
         self.runs = self.values.get("each", [[]])
         self.exact_every = EXACT_EVERY
+        if row.get("own_user") and way.user is None and os.geteuid() == 0:
+            self.way = dataclasses.replace(way, user=pwd.getpwnam("nobody").pw_uid)
+        self.way = dataclasses.replace(self.way, capability=row.get("capability"))
+        self.findings = {}
+
+    def add_findings(self, found):
+        """Joins what a sampler found in one of the runs: the largest of peaks, the sum of counts."""
+        for key, value in found.items():
+            join = max if key.startswith("max") else int.__add__
+            self.findings[key] = join(self.findings.get(key, 0), value)
 
     def setting(self, key, default=None):
         """A value that the scale may set over the row."""
@@ -127,7 +151,8 @@ class Program:
 
     def check_needs(self):
         """Raises Broken with what to install."""
-        missing = [tool for tool in self.row.get("needs", []) if not shutil.which(tool)]
+        path = self.environment()["PATH"]
+        missing = [tool for tool in self.row.get("needs", []) if not shutil.which(tool, path=path)]
         if missing:
             raise Broken(f"{', '.join(missing)} not found: install the package {self.row['packages']}")
         if any("{venv}" in part for part in self.row["command"]):
@@ -137,8 +162,17 @@ class Program:
             if subprocess.run(python, capture_output=True, check=False).returncode != 0:
                 raise Broken(f"the Python of {VENV} does not start: make that environment with one that all may run")
 
-    def commands(self):
-        """The argument vectors, filled in; lists among the values are spliced."""
+    def environment(self):
+        """The variables of everything that is run for this program."""
+        env = {**os.environ, **self.row.get("env", {}), "TMPDIR": str(self.folder)}
+        if self.way.user is not None:
+            env["HOME"] = str(self.folder)
+        # Programs that Debian keeps out of PATH, in a folder named after their version: the newest.
+        found = sorted(glob.glob(self.row.get("path", "")))[-1:]
+        return env | {"PATH": os.pathsep.join([*found, env.get("PATH", os.defpath)])}
+
+    def values_of_runs(self):
+        """What fills in the commands, once per run."""
         fixed = {
             "in": str(self.folder / "in"), "out": str(self.folder / "out"), "tmp": str(self.folder),
             "venv": str(VENV / "bin/python"), "root": str(ROOT), **self.values,
@@ -146,15 +180,13 @@ class Program:
         if "needs_python" in self.row:
             fixed["testpython"] = test_python(tuple(self.row["needs_python"]), self.way.native(), self.folder)
         for values in self.runs:
-            table = fixed | {str(index): value for index, value in enumerate(values)}
-            command = []
-            for part in self.row["command"]:
-                whole = re.fullmatch(r"\{(\w+)\}", part)
-                if whole and isinstance(table[whole[1]], list):
-                    command += table[whole[1]]
-                else:
-                    command.append(re.sub(r"\{(\w+)\}", lambda hit: str(table[hit[1]]), part))
-            yield command
+            yield fixed | {str(index): value for index, value in enumerate(values)}
+
+    def commands(self):
+        """The argument vectors, filled in: of each run the program's, and its client's or None."""
+        for table in self.values_of_runs():
+            client = self.row.get("client")
+            yield filled(self.row["command"], table), client and filled(client, table)
 
     def budget(self, peak):
         """Bytes, whole pages."""
@@ -162,9 +194,18 @@ class Program:
         return max(wanted, size(self.row["min_budget"])) // PAGE * PAGE
 
     def make_input(self):
-        """Writes the input file; the folder is the program's own."""
+        """Writes the input file, and prepares what must be prepared; the folder is the program's own."""
         inputs.GENERATORS[self.row.get("input", "nothing")](self.folder, self.values.get("amount", 0))
         self.way.own(self.folder)
+        for template in self.row.get("prepare", []):
+            command = [*self.way.native(), *filled(template, next(self.values_of_runs()))]
+            done = subprocess.run(
+                command, cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=self.timeout_s, check=False,
+            )
+            if done.returncode != 0:
+                said, packages = done.stderr.strip()[-300:], self.row.get("packages", "none")
+                raise Broken(f"{' '.join(template)}: {said} (packages: {packages})")
 
     def judge_text(self):
         """Raises Wrong when something forbidden was printed, or something required was not."""
@@ -180,6 +221,18 @@ class Program:
             # With --quiet, a word of Weir is an error message.
             if stream == "stderr" and (hit := re.search("^weir: .*", text, re.M)):
                 raise Wrong(hit[0][:300])
+
+
+def filled(template, table):
+    """A command with the values in their places; lists among the values are spliced."""
+    command = []
+    for part in template:
+        whole = re.fullmatch(r"\{(\w+)\}", part)
+        if whole and isinstance(table[whole[1]], list):
+            command += table[whole[1]]
+        else:
+            command.append(re.sub(r"\{(\w+)\}", lambda hit: str(table[hit[1]]), part))
+    return command
 
 
 def test_python(modules, prefix, folder):
@@ -204,33 +257,60 @@ def test_python(modules, prefix, folder):
     )
 
 
-def run_one(program, command, prefix, budget):
-    """Runs one command in the program's folder; returns (status, seconds, sampler findings or None)."""
-    folder = program.folder
-    env = {**os.environ, **program.row.get("env", {}), "TMPDIR": str(folder)}
-    if program.way.user is not None:
-        env["HOME"] = str(folder)
-    with open(folder / "stdout", "ab") as out, open(folder / "stderr", "ab") as err:
+def run_one(program, command, client, prefix, budget):
+    """Runs one command in the program's folder, for a server its client too; returns (status, seconds).
+
+    What the samplers found goes to the program's findings, however the run ends; nothing that was started
+    survives it.
+    """
+    folder, env = program.folder, program.environment()
+    # What a server prints is its log; what is compared is what its client says.
+    with open(folder / ("log" if client else "stdout"), "ab") as out, open(folder / "stderr", "ab") as err:
         began = time.monotonic()
         child = subprocess.Popen(
             prefix + command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=processes.without_huge_pages if budget is None else None,
         )
-        sampler = None
+        samplers = [AnonSampler(child.pid, budget, ANON_SLACK_BYTES)]
         if budget is not None:
-            sampler = Sampler(child.pid, budget, program.row.get("may_stop", True), program.exact_every)
+            may_stop = program.row.get("may_stop", True)
+            samplers.append(Sampler(child.pid, budget, may_stop, program.exact_every))
+        for sampler in samplers:
             sampler.start()
         try:
-            status = child.wait(program.timeout_s)
+            deadline = began + program.timeout_s
+            status = serve(program, child, client, env, deadline) if client else child.wait(program.timeout_s)
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            findings = sampler.finish() if sampler else None
+            for sampler in samplers:
+                program.add_findings(sampler.finish())
             seconds = time.monotonic() - began
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-    return status, seconds, findings
+            processes.end(child)
+    return status, seconds
+
+
+def serve(program, server, client, env, deadline):
+    """Runs a server's client to its end, then has the server end; the first status that is not 0, or 0."""
+    with open(program.folder / "stdout", "ab") as out, open(program.folder / "stderr", "ab") as err:
+        asking = subprocess.Popen(
+            program.way.native() + client, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=out,
+            stderr=err, start_new_session=True,
+        )
+    try:
+        # A server that has died need not be waited for: its client would ask for it in vain.
+        while asking.poll() is None and server.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        status = asking.wait(max(0.0, min(END_S, deadline - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        if server.poll():
+            raise Wrong(f"the server ended with {server.returncode}: {last_words(program.folder)}") from None
+        raise
+    finally:
+        processes.end(asking, orphans=False)
+    if status == 0 and "stop" in program.row and server.poll() is None:
+        os.kill(server.pid, getattr(signal, f"SIG{program.row['stop']}"))
+    return status or server.wait(max(0.0, min(END_S, deadline - time.monotonic())))
 
 
 def last_words(folder):
@@ -240,25 +320,21 @@ def last_words(folder):
 
 
 def run_all(program, prefix, budget=None):
-    """Runs all commands of a program from a clean slate; returns (fingerprint, seconds, findings)."""
-    for name in ("stdout", "stderr", "out"):
+    """Runs all commands of a program from a clean slate; returns (fingerprint, seconds)."""
+    for name in ("stdout", "stderr", "log", "out"):
         (program.folder / name).unlink(missing_ok=True)
-    total_s, merged = 0.0, None
-    for command in program.commands():
-        status, seconds, findings = run_one(program, command, prefix, budget)
+    total_s, program.findings = 0.0, {}
+    for command, client in program.commands():
+        status, seconds = run_one(program, command, client, prefix, budget)
         total_s += seconds
         shown = " ".join(command)[:150]
-        if findings is not None:
-            merged = findings if merged is None else {
-                key: (max if key.startswith("max") else int.__add__)(merged[key], findings[key]) for key in findings
-            }
         if status is None:
             raise Wrong(f"hang: not finished after {program.timeout_s} s: {shown}")
         # A test suite may fail natively too, and then compares; but it must have written its report.
         if status != 0 and not (program.row["compare"] == "junit" and (program.folder / "out").exists()):
             raise Wrong(f"exit status {status}: {shown}: {last_words(program.folder)}")
     program.judge_text()
-    return compare.fingerprint(program.row["compare"], program.folder), total_s, merged
+    return compare.fingerprint(program.row["compare"], program.folder), total_s
 
 
 def natively(program):
@@ -269,13 +345,13 @@ def natively(program):
         raise Broken(f"fails without Weir: {wrong}") from wrong
 
 
-def under_weir(program, budget, sampled):
+def under_weir(program, budget):
     """A run under `weir run`; adds the statistics of all its processes, the largest where it is a peak."""
     for old in program.folder.glob("stats.*"):
         old.unlink()
     options = program.row.get("options", ["--swap", "none"])
     prefix = program.way.weir(budget, program.folder / "stats.%p", options)
-    mark, seconds, findings = run_all(program, prefix, budget if sampled else None)
+    mark, seconds = run_all(program, prefix, budget)
     stats = {}
     for path in program.folder.glob("stats.*"):
         for line in path.read_text().splitlines():
@@ -284,7 +360,7 @@ def under_weir(program, budget, sampled):
             stats[key] = join(stats.get(key, 0), int(value))
     if not stats and program.row.get("reports", True) and program.row.get("must_fault", True):
         raise Wrong("no statistics were written: the engine never started")
-    return mark, seconds, stats, findings
+    return mark, seconds, stats
 
 
 def judge(program, row, conflicts, native, mark):
@@ -300,6 +376,12 @@ def judge(program, row, conflicts, native, mark):
         raise Wrong(f"own count above the budget of {row['budget']} bytes: {stats['weir_peak_resident_bytes']}")
     if found["overshoots"]:
         raise Wrong(f"{found['overshoots']} sample(s) above the budget, at most {human(found['max_bytes'])}")
+    if found["anon_overshoots"]:
+        raise Wrong(
+            f"anonymous memory in all: {human(found['max_anon_bytes'])} in one process, "
+            f"budget {human(row['budget'])} (+ {human(ANON_SLACK_BYTES)}), "
+            f"{found['anon_overshoots']} sample(s) above"
+        )
     if not program.row.get("must_fault", True):
         return
     if found["samples"] == 0:
@@ -318,15 +400,17 @@ def check(program, options, conflicts):
     try:
         program.check_needs()
         program.make_input()
-        native, row["native_s"], _ = natively(program)
+        native, row["native_s"] = natively(program)
         if options.native_only:
-            again, row["weir_s"], _ = natively(program)
+            row["peak"] = program.findings["max_anon_bytes"]
+            again, row["weir_s"] = natively(program)
             if changed := compare.differences(native, again):
                 raise Broken(f"two native runs differ: {'; '.join(changed[:6])}")
         else:
-            row["peak"] = size(program.peak) if program.peak else measure(program, native)
+            row["peak"] = size(program.peak) if program.peak else program.findings["max_anon_bytes"]
             row["budget"] = program.budget(row["peak"])
-            mark, row["weir_s"], row["stats"], row["sampler"] = under_weir(program, row["budget"], sampled=True)
+            mark, row["weir_s"], row["stats"] = under_weir(program, row["budget"])
+            row["sampler"] = program.findings
             judge(program, row, conflicts, native, mark)
             if row["sampler"]["samples"] == 0 and not program.row.get("must_fault", True):
                 row["reason"] = "never needed the engine"
@@ -335,20 +419,13 @@ def check(program, options, conflicts):
         row["result"], row["reason"] = "broken", str(reason)
     except Wrong as reason:
         row["result"], row["reason"] = "wrong", str(reason)
+    row["sampler"] = program.findings
     return row
 
 
-def measure(program, native):
-    """Peak managed bytes of a run that its budget does not limit; the answer must be right there too."""
-    mark, _, stats, _ = under_weir(program, MEASURING_BUDGET, sampled=False)
-    if changed := compare.differences(native, mark):
-        raise Wrong(f"already with {MEASURING_BUDGET}: {'; '.join(changed[:6])}")
-    return stats["weir_peak_managed_bytes"]
-
-
 HEADER = (
-    f"{'program':<24} {'native s':>8} {'weir s':>8} {'peak':>8} {'budget':>8} {'p/b':>5} {'max RAM':>8} "
-    f"{'samples':>7} {'faults':>8}  result"
+    f"{'program':<24} {'native s':>8} {'weir s':>8} {'peak':>8} {'budget':>8} {'p/b':>5} "
+    f"{'max RAM':>8} {'anon':>8} {'samples':>7} {'faults':>8}  result"
 )
 
 
@@ -362,7 +439,8 @@ def table_line(row):
     ratio = f"{row['peak'] / row['budget']:.2f}" if row["budget"] else "-"
     line = (
         f"{row['program']:<24} {seconds(row['native_s']):>8} {seconds(row['weir_s']):>8} {human(row['peak']):>8} "
-        f"{human(row['budget']):>8} {ratio:>5} {human(found.get('max_bytes')):>8} {found.get('samples', '-'):>7} "
+        f"{human(row['budget']):>8} {ratio:>5} {human(found.get('max_bytes')):>8} "
+        f"{human(found.get('max_anon_bytes')):>8} {found.get('samples', '-'):>7} "
         f"{stats.get('pgfault', '-'):>8}  {row['result']}"
     )
     return line + (f": {row['reason']}" if row["reason"] else "")
@@ -403,6 +481,7 @@ def main():
         way.check()
     except Broken as reason:
         sys.exit(f"programs: {reason}")
+    processes.take_charge()
     results = []
     print(HEADER, flush=True)
     for row in rows:
@@ -412,7 +491,11 @@ def main():
         folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")
         program = Program(row, options.scale, folder, way)
         program.exact_every = 1 if options.exact else EXACT_EVERY
-        result = check(program, options, conflicts)
+        try:
+            result = check(program, options, conflicts)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         results.append(result)
         print(table_line(result), flush=True)
         if options.keep and result["result"] != "ok":

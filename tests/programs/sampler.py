@@ -1,4 +1,4 @@
-"""Watches from outside how much RAM Weir holds in a process and its descendants.
+"""Watches from outside how much RAM Weir holds in a process and its descendants, and all anonymous memory.
 
 The engine's own counters are not asked: the kernel's page tables are, through /proc/PID/smaps.
 A plain reading walks one mapping after the other while pages move between them, so it can count
@@ -23,7 +23,12 @@ HEADER = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) [rwxps-]{4} \S+ \S+ \d+ *(.*)$",
 RSS = re.compile(rb"^Rss:\s+(\d+) kB", re.M)
 PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.M)
 
+ANON = re.compile(rb"^RssAnon:\s+(\d+) kB", re.M)
+
 INTERVAL_S = 0.010
+ANON_INTERVAL_S = 0.050
+# Where the peak is looked for: a program may hold it for a moment only.
+PEAK_INTERVAL_S = 0.005
 EXACT_EVERY = 10
 STOP_WAIT_S = 1.0
 PLAIN_TRIES = 4
@@ -62,16 +67,18 @@ def read_smaps(pid):
         return None
 
 
-def descendants(root):
-    """`root` and every living process below it."""
-    pids, todo = [], [root]
+def descendants(root, depth=None):
+    """`root` and every living process below it, or only so many generations of them."""
+    pids, todo = [], [(root, 0)]
     while todo:
-        pid = todo.pop()
+        pid, level = todo.pop()
         pids.append(pid)
+        if level == depth:
+            continue
         try:
             for task in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-                    todo.extend(int(child) for child in file.read().split())
+                    todo.extend((int(child), level + 1) for child in file.read().split())
         except OSError:
             continue
     return pids
@@ -184,3 +191,48 @@ class Sampler(threading.Thread):
         names = ("samples", "exact_samples", "overshoots", "refuted", "unchecked")
         sizes = ("max_bytes", "max_exact_bytes", "max_plain_bytes", "max_tree_bytes")
         return {name: getattr(self, name) for name in names + sizes}
+
+
+def anon_bytes(pid):
+    """Anonymous memory in RAM of one process, Weir's and all other, in bytes; 0 when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            found = ANON.search(file.read())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+class AnonSampler(threading.Thread):
+    """Reads the anonymous memory of `root` and its descendants until `finish` is called.
+
+    budget_bytes: each process must stay at or below it and `slack_bytes` more; None only looks for the peak.
+    """
+
+    def __init__(self, root, budget_bytes=None, slack_bytes=0):
+        super().__init__(daemon=True)
+        self.root, self.limit_bytes = root, None if budget_bytes is None else budget_bytes + slack_bytes
+        self.interval_s = PEAK_INTERVAL_S if budget_bytes is None else ANON_INTERVAL_S
+        self.max_anon_bytes = self.max_anon_tree_bytes = self.anon_overshoots = self.anon_samples = 0
+        self.ended = threading.Event()
+
+    def run(self):
+        while not self.ended.is_set():
+            self.sample()
+            self.ended.wait(self.interval_s)
+
+    def sample(self):
+        """Takes one reading of each process; what a child shares with its parent is counted in both."""
+        sizes = [anon_bytes(pid) for pid in descendants(self.root)]
+        self.anon_samples += 1
+        self.max_anon_bytes = max([self.max_anon_bytes, *sizes])
+        self.max_anon_tree_bytes = max(self.max_anon_tree_bytes, sum(sizes))
+        if self.limit_bytes is not None:
+            self.anon_overshoots += sum(size > self.limit_bytes for size in sizes)
+
+    def finish(self):
+        """Stops sampling and returns the findings as a dict (bytes and counts)."""
+        self.ended.set()
+        self.join()
+        names = ("max_anon_bytes", "max_anon_tree_bytes", "anon_overshoots", "anon_samples")
+        return {name: getattr(self, name) for name in names}

@@ -4,17 +4,20 @@
 """
 
 import argparse
+import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import compare
 import leftovers
 import nobody
+import processes
 import run
 import sampler
 
@@ -28,6 +31,9 @@ Swap:                  0 kB
 Size:               4096 kB
 Rss:                  40 kB
 Pss:                  40 kB
+400065000000-400065bc7000 rw-p 00001000 fe:00 3151                       /usr/lib/classes.jsa
+Rss:               11000 kB
+Pss:               11000 kB
 7f0000400000-7f0000800000 r-xp 00001000 08:01 1234                       /usr/lib/libc.so.6
 Rss:                1000 kB
 Pss:                  10 kB
@@ -47,6 +53,22 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 
+# A server for tests: its argument is a file that says it is there. Ends well at SIGTERM, with a session and a
+# child of its own.
+SERVER = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+if os.fork() == 0:
+    os.setsid()
+    pathlib.Path(sys.argv[1] + ".child").write_text(str(os.getpid()))
+    time.sleep(60)
+while not os.path.exists(sys.argv[1] + ".child"):
+    time.sleep(0.01)
+pathlib.Path(sys.argv[1]).write_text("here")
+print("log", time.time_ns(), flush=True)
+time.sleep(60)
+"""
+
 # Takes the arguments of `weir run`, writes statistics, runs the program.
 FAKE_WEIR = """#!/bin/sh
 while [ "$1" != -- ]; do
@@ -57,7 +79,7 @@ done
 shift
 printf 'pgfault 10\\nzswpin {back}\\nweir_peak_resident_bytes {resident}\\nweir_peak_managed_bytes 50000000\\n' > "$stats"
 {before}
-"$@"
+{run}
 status=$?
 {after}
 exit $status
@@ -76,11 +98,14 @@ def row(**changes):
 class Runner(unittest.TestCase):
     """The runner against a `weir` that misbehaves."""
 
-    def judge(self, table_row, back=1, resident=1, before="", after="", conflicts=(), way=run.Way()):
+    def judge(
+        self, table_row, back=1, resident=1, before="", after="", command='"$@"', conflicts=(), way=run.Way()
+    ):
         """Runs one row and returns (result, reason)."""
         with tempfile.TemporaryDirectory() as folder:
             weir = pathlib.Path(folder) / "fake-weir"
-            weir.write_text(FAKE_WEIR.format(back=back, resident=resident, before=before, after=after))
+            script = FAKE_WEIR.format(back=back, resident=resident, before=before, after=after, run=command)
+            weir.write_text(script)
             weir.chmod(0o755)
             work = pathlib.Path(folder) / "work"
             work.mkdir()
@@ -140,7 +165,7 @@ class Runner(unittest.TestCase):
     def test_swap_file_that_was_not_needed_is_wrong_where_it_must_be(self):
         table_row = row(must_swap=True, must_fault=True, reports=True)
         program = run.Program(table_row, "small", "/nonexistent")
-        found = {"samples": 1, "overshoots": 0, "max_bytes": 1}
+        found = {"samples": 1, "overshoots": 0, "max_bytes": 1, "anon_overshoots": 0}
         for pages, passes in ((0, False), (3, True)):
             stats = {"zswpin": 1, "pswpout": pages, "pswpin": pages}
             result = {"sampler": found, "stats": stats, "budget": 1 << 20}
@@ -163,10 +188,137 @@ class Runner(unittest.TestCase):
         self.assertEqual(result, "wrong")
         self.assertIn("above the budget", reason)
 
+    def test_anonymous_memory_above_the_budget_is_wrong_wherever_it_lies(self):
+        holds = "import time; held = bytearray(b'1') * (48 << 20); time.sleep(0.5)"
+        table_row = row(command=[sys.executable, "-c", holds], small={"timeout_s": 20})
+        result, reason = self.judge(table_row | {"peak": "8M"})
+        self.assertEqual(result, "wrong")
+        self.assertIn("anonymous memory in all", reason)
+        self.assertEqual(self.judge(table_row | {"peak": "96M"})[0], "ok")
+
+    def test_peak_is_what_the_native_run_holds(self):
+        holds = "import time; held = bytearray(b'1') * (48 << 20); time.sleep(0.5)"
+        with tempfile.TemporaryDirectory() as folder:
+            table_row = row(command=[sys.executable, "-c", holds], small={"timeout_s": 20})
+            program = run.Program(table_row, "small", folder)
+            result = run.check(program, argparse.Namespace(native_only=True), [])
+        self.assertEqual(result["result"], "ok")
+        self.assertTrue(48 << 20 <= result["peak"] < 80 << 20, result["peak"])
+
+    def test_preparation_that_fails_is_broken_and_names_the_packages(self):
+        prepare = [["sh", "-c", "echo no header >&2; exit 1"]]
+        result, reason = self.judge(row(prepare=prepare, packages="some-package"))
+        self.assertEqual(result, "broken")
+        self.assertIn("no header", reason)
+        self.assertIn("some-package", reason)
+
+    def test_preparation_comes_before_the_program(self):
+        table_row = row(prepare=[["sh", "-c", "echo made > {tmp}/made"]], command=["cat", "{tmp}/made"])
+        self.assertEqual(self.judge(table_row)[0], "ok")
+
     def test_listed_conflict_that_is_none_is_wrong(self):
         result, reason = self.judge(row(), conflicts=["test_gone"])
         self.assertEqual(result, "wrong")
         self.assertIn("test_gone", reason)
+
+
+class Servers(unittest.TestCase):
+    """Servers and their clients."""
+
+    judge = Runner.judge
+
+    WAIT = "until [ -e {tmp}/here ]; do sleep 0.01; done;"
+
+    def serve(self, client="echo answer", timeout_s=20, server=SERVER, **changes):
+        """Runs a server with a client that waits for it (a line for sh); returns (result, reason)."""
+        table_row = row(
+            command=[sys.executable, "{tmp}/server", "{tmp}/here"],
+            prepare=[["cp", str(self.script(server)), "{tmp}/server"]],
+            client=["sh", "-c", f"{self.WAIT} mv {{tmp}}/here.child {self.note}; rm {{tmp}}/here; {client}"],
+            small={"timeout_s": timeout_s, "more": ""}, stop="TERM",
+        )
+        given = {key: value for key, value in (table_row | changes).items() if value is not None}
+        return self.judge(given, command='exec "$@"')
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.note = pathlib.Path(self.folder.name) / "child"
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def script(self, text):
+        """A file with this text."""
+        path = pathlib.Path(self.folder.name) / "script"
+        path.write_text(text)
+        return path
+
+    def test_server_that_is_asked_to_end_passes_whatever_it_logs(self):
+        self.assertEqual(self.serve(), ("ok", "never needed the engine"))
+
+    def test_process_of_a_server_does_not_outlive_it(self):
+        self.assertEqual(self.serve()[0], "ok")
+        self.assertFalse(pathlib.Path(f"/proc/{self.note.read_text()}").exists())
+
+    def test_answers_of_the_client_are_compared(self):
+        result, reason = self.serve("date +%N")
+        self.assertEqual(result, "wrong")
+        self.assertIn("weir only", reason)
+
+    def test_client_that_fails_is_named(self):
+        result, reason = self.serve("echo digest differs >&2; exit 5")
+        self.assertEqual(result, "broken")
+        self.assertIn("exit status 5", reason)
+        self.assertIn("digest differs", reason)
+
+    def test_server_that_dies_is_not_waited_for(self):
+        began = time.monotonic()
+        kept, run.END_S = run.END_S, 1
+        try:
+            dies = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+            result, reason = self.serve("sleep 60", timeout_s=50, server=dies)
+        finally:
+            run.END_S = kept
+        self.assertEqual(result, "broken")
+        self.assertIn("ended with -11", reason)
+        self.assertLess(time.monotonic() - began, 20)
+
+    def test_server_that_does_not_end_is_a_hang_and_is_killed(self):
+        kept, run.END_S = run.END_S, 1
+        try:
+            stays = SERVER.replace("sys.exit(0)", "None")
+            result, reason = self.serve(server=stays)
+        finally:
+            run.END_S = kept
+        self.assertEqual(result, "broken")
+        self.assertIn("hang", reason)
+        self.assertFalse(pathlib.Path(f"/proc/{self.note.read_text()}").exists())
+
+    def test_runner_that_is_told_to_end_leaves_no_server(self):
+        code = (
+            "import sys, json, run, processes; processes.take_charge(); "
+            "run.natively(run.Program(json.loads(sys.argv[1]), 'small', sys.argv[2]))"
+        )
+        server = self.script(SERVER)
+        table_row = row(
+            command=[sys.executable, str(server), "{tmp}/here"], client=["sleep", "60"],
+            small={"timeout_s": 50, "more": ""},
+        )
+        command = [sys.executable, "-c", code, json.dumps(table_row), self.folder.name]
+        with subprocess.Popen(command, cwd=run.HERE) as runner:
+            note = pathlib.Path(self.folder.name) / "here.child"
+            deadline = time.monotonic() + 20
+            while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            pids = [int(note.read_text()), *sampler.descendants(runner.pid)[1:]]
+            self.assertGreaterEqual(len(pids), 3)
+            runner.terminate()
+            self.assertEqual(runner.wait(20), 128 + signal.SIGTERM)
+        self.assertEqual([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()], [])
+
+    def test_server_that_ends_by_itself_needs_no_signal(self):
+        ends = SERVER.replace('print("log"', 'time.sleep(1)\nsys.exit(0)\nprint("log"')
+        self.assertEqual(self.serve(server=ends, stop=None)[0], "ok")
 
 
 class Ways(unittest.TestCase):
@@ -208,6 +360,21 @@ class Ways(unittest.TestCase):
         self.assertEqual(
             done.stdout.split(), ["65534", "65534", "CapEff:", "0" * 16, "inputmade"], done.stderr
         )
+
+    def test_program_keeps_the_one_capability_that_its_row_names(self):
+        if os.geteuid() != 0:
+            words = run.Way(user=self.NOBODY, capability="ipc_lock").native()
+            self.assertIn("--ambient-caps=-all,+ipc_lock", words)
+            return
+        program = run.Program(row(capability="ipc_lock"), "small", "/tmp", run.Way(user=self.NOBODY))
+        command = [*program.way.native(), "grep", "CapEff", "/proc/self/status"]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+        self.assertEqual(int(done.stdout.split()[1], 16), 1 << 14)
+
+    def test_server_that_refuses_root_is_run_as_nobody(self):
+        user = run.Program(row(own_user=True), "small", "/tmp").way.user
+        self.assertEqual(user, self.NOBODY if os.geteuid() == 0 else None)
+        self.assertEqual(run.Program(row(own_user=True), "small", "/tmp", run.Way(user=4711)).way.user, 4711)
 
     def test_users_are_named_or_numbered(self):
         self.assertEqual(run.user_id("root"), 0)
@@ -318,6 +485,35 @@ class Sampling(unittest.TestCase):
         self.assertGreaterEqual(found["overshoots"], 20)
 
 
+class AnonSampling(unittest.TestCase):
+    """The sampler of anonymous memory, against a child of a child that holds 24 MiB."""
+
+    def observe(self, budget):
+        """What is found in the holder's grandparent's tree."""
+        holder = [sys.executable, "-c", HOLDER, hex(sampler.WEIR_RANGE[1])]
+        command = ["sh", "-c", '"$@"; true', "sh", *holder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            self.assertEqual(child.stdout.readline(), b"ready\n")
+            watch = sampler.AnonSampler(child.pid, budget, 1 << 20)
+            for _ in range(5):
+                watch.sample()
+            watch.start()
+            return watch.finish()
+
+    def test_descendant_above_the_budget_is_an_overshoot(self):
+        found = self.observe(16 << 20)
+        self.assertGreaterEqual(found["anon_overshoots"], 5)
+        self.assertGreaterEqual(found["max_anon_bytes"], 24 << 20)
+
+    def test_descendant_within_the_budget_is_none(self):
+        self.assertEqual(self.observe(128 << 20)["anon_overshoots"], 0)
+
+    def test_each_process_is_judged_by_itself_and_the_tree_is_added_up(self):
+        found = self.observe(None)
+        self.assertEqual(found["anon_overshoots"], 0)
+        self.assertGreater(found["max_anon_tree_bytes"], found["max_anon_bytes"])
+
+
 class Comparing(unittest.TestCase):
     """Reports and differences."""
 
@@ -343,6 +539,7 @@ class Comparing(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    processes.take_charge()
     tests = unittest.TestLoader().loadTestsFromModule(sys.modules[__name__])
     outcome = unittest.TextTestRunner(verbosity=1).run(tests)
     bad = len(outcome.failures) + len(outcome.errors) + len(outcome.skipped)

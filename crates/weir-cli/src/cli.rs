@@ -47,6 +47,9 @@ pub enum Command {
     /// Enter a control group, then become another program
     #[command(name = "__in-cgroup", hide = true)]
     InCgroup(InCgroupArgs),
+    /// Run a program under the kernel's own swap and a memory limit
+    #[command(name = "__kernel-side", hide = true)]
+    KernelSide(KernelSideArgs),
 }
 
 /// `weir run`
@@ -440,6 +443,26 @@ pub struct WorkloadArgs {
     /// Calls per loop of gate
     #[arg(long, default_value_t = 1000)]
     pub calls: u64,
+}
+
+/// `weir __kernel-side`
+#[derive(Debug, Args)]
+pub struct KernelSideArgs {
+    /// RAM that the program may use, beside what zram takes
+    #[arg(long, value_name = "SIZE")]
+    pub limit: String,
+    /// Size of the swap area
+    #[arg(long, value_name = "SIZE")]
+    pub swap: String,
+    /// After so many seconds the program is killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub deadline: u64,
+    /// File for what was found, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: PathBuf,
+    /// The program
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
 }
 
 /// `weir __in-cgroup`

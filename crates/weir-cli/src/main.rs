@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Command::Man => finish(print_man_page()),
         Command::Workload(args) => finish(bench::workload::main(&args)),
         Command::InCgroup(args) => child::enter_cgroup_and_exec(&args),
+        Command::KernelSide(args) => finish(bench::kernel_side::main(&args)),
     }
 }
 

@@ -341,7 +341,31 @@ fn the_kernels_side_leaves_the_machine_as_it_was_even_when_interrupted() {
         assert_eq!(machine_state(), before, "after an interrupted run");
         interrupt_while_swapping(&home, "swap", Path::new("/proc/swaps"));
         assert_eq!(machine_state(), before, "after an interrupted run with a swap file");
+        any_program_under_the_kernels_swap(&home);
+        assert_eq!(machine_state(), before, "after programs of scripts");
     }
+}
+
+/// A program that holds three times its limit, and one that fails: both are reported on.
+fn any_program_under_the_kernels_swap(home: &Folder) {
+    let report = home.0.join("kernel.json");
+    let side = |program: &[&str]| {
+        let mut command = weir(home);
+        command
+            .args(["__kernel-side", "--limit", "16M", "--swap", "256M", "--report"])
+            .arg(&report)
+            .arg("--");
+        command.args(program).output().unwrap()
+    };
+    let output = side(&["python3", "-c", "x = bytearray(b'some words ' * 4_400_000); print(len(x))"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "48400000\n");
+    let found: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
+    assert!(found["store_peak_bytes"].as_u64().unwrap() > 0, "{found}");
+    std::fs::remove_file(&report).unwrap();
+    let failing = side(&["sh", "-c", "exit 3"]);
+    assert_fails(&failing, 1, &["exit status: 3"]);
+    assert!(report.exists(), "also where the program failed");
 }
 
 fn interrupt_while_swapping(home: &Folder, scenario: &str, swaps: &Path) {

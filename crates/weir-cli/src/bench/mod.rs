@@ -9,6 +9,7 @@ mod disk;
 mod founding;
 mod gate;
 mod graph;
+pub mod kernel_side;
 mod numpy;
 mod plot;
 mod policy;
