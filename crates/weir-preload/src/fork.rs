@@ -9,6 +9,10 @@ use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_e
 use crate::{brk, exit, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
+use weir::engine::threads::{fatal, say};
+use weir_os::mem::PAGE_BYTES;
+use weir_os::stack::Stack;
+use weir_os::thread;
 
 type Handler = Option<unsafe extern "C" fn()>;
 type RegisterAtfork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -104,6 +108,11 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 }
 
 unsafe extern "C" fn prepare() {
+    prepare_with(&[]);
+}
+
+/// As `prepare`, for a child that will use these addresses before its memory is watched.
+fn prepare_with(used: &[usize]) {
     state::wait_until_started();
     let Some(engine) = state::engine() else { return };
     // Other threads must not hold the stream list while the gate is closed: they could fault.
@@ -112,14 +121,188 @@ unsafe extern "C" fn prepare() {
     brk::lock_for_fork();
     loop {
         touch_streams(|_| true);
+        // SAFETY: a stack of the program's, says the caller.
+        used.iter().for_each(|addr| unsafe { touch(*addr) });
         engine.fork_prepare();
-        if touch_streams(|addr| !engine.contains(addr) || engine.is_resident(addr)) {
+        let stays = |addr: usize| !engine.contains(addr) || engine.is_resident(addr);
+        if used.iter().all(|addr| stays(*addr)) && touch_streams(stays) {
             break;
         }
         engine.fork_done(); // evicted between the touch and the gate: again
     }
     engine.fork_share_swap();
     CLOSED.store(true, Ordering::Relaxed);
+}
+
+/// A fork by a system call past libc (`fork`, or `clone` and `clone3` without CLONE_VM), with what the handlers do around libc's.
+/// Its child goes on here, on the same stack, whatever stack the call names. Returns the kernel's result.
+///
+/// libc's streams are not looked at: no code of libc's runs before the child's memory is watched again.
+pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
+    if nr == libc::SYS_clone {
+        args[1] = 0;
+    }
+    if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
+        return -(libc::EAGAIN as isize);
+    }
+    let signals = thread::block_signals();
+    state::wait_until_started();
+    if let Some(engine) = state::engine() {
+        brk::lock_for_fork();
+        engine.fork_prepare();
+        engine.fork_share_swap();
+        CLOSED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the program's own call; the child is a copy.
+    let result = unsafe { weir_os::sys::syscall_raw(nr, args) };
+    match result {
+        0 => on_own_stack(flags),
+        _ => {
+            in_parent();
+            if result < 0 {
+                after_failed_fork();
+            }
+        }
+    }
+    thread::restore_signals(signals);
+    result
+}
+
+/// Whether a call past libc makes a process with a copy of the memory: then it is made here. `None`: it is not one.
+pub fn raw_if_copy(nr: libc::c_long, args: [usize; 6]) -> Option<isize> {
+    let mut args = args;
+    let mut words = [0u64; CLONE_ARGS_MAX / size_of::<u64>()];
+    let (flags, stack) = match nr {
+        libc::SYS_fork => (0, 0),
+        libc::SYS_clone => (args[0], args[1]),
+        libc::SYS_clone3 if args[0] != 0 && (CLONE_ARGS_MIN..=CLONE_ARGS_MAX).contains(&args[1]) => {
+            // The program's structure could leave its frame before the call: the kernel gets a copy.
+            let to = words.as_mut_ptr().cast::<u8>();
+            // SAFETY: as long as the program says, and no longer than the copy.
+            unsafe { core::ptr::copy_nonoverlapping(args[0] as *const u8, to, args[1]) };
+            args[0] = words.as_ptr() as usize;
+            (words[0] as usize, words[5] as usize)
+        }
+        _ => return None,
+    };
+    if flags & libc::CLONE_VM as usize != 0 {
+        return None;
+    }
+    if stack != 0 {
+        // It would return from `syscall` on a stack that has no frame of it.
+        return Some(-(libc::EINVAL as isize));
+    }
+    Some(raw(nr, args, flags))
+}
+
+/// `struct clone_args` of Linux 5.3, and room for what later kernels add.
+const CLONE_ARGS_MIN: usize = 64;
+const CLONE_ARGS_MAX: usize = 256;
+
+type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(Entry, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+
+/// A child that `clone` makes with a copy of the memory: what it runs, once its memory is watched.
+struct CloneChild {
+    entry: Entry,
+    arg: *mut c_void,
+    flags: usize,
+}
+
+/// # Safety
+/// - as `clone(2)`; the last three arguments may be absent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    entry: Entry,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> c_int {
+    static NEXT: Next = Next::new(c"clone");
+    let Some(a) = NEXT.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: libc's function of that name; variadic words are passed like named ones.
+    let next = unsafe { core::mem::transmute::<usize, Clone>(a) };
+    if flags & libc::CLONE_VM != 0 || state::settings().is_none() || stack.is_null() {
+        // SAFETY: passed on.
+        return unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };
+    }
+    if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
+        set_errno(libc::EAGAIN);
+        return -1;
+    }
+    // Outside managed memory, for the child to read before that is watched: with its stack. Never freed in the child.
+    let Ok(mut own) = Stack::new(CHILD_STACK_BYTES) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+    let mut pid = -1;
+    let mut call = || {
+        let child = CloneChild { entry, arg, flags: flags as usize };
+        let used = [stack as usize - 1, stack as usize - PAGE_BYTES];
+        prepare_with(&used);
+        // SAFETY: as above; the child has a copy of this stack.
+        pid = unsafe {
+            next(begin_clone, stack, flags, (&raw const child).cast_mut().cast(), parent_tid, tls, child_tid)
+        };
+        if in_parent() {
+            // SAFETY: taken in `prepare_with`.
+            unsafe { _IO_list_unlock() };
+        }
+    };
+    own.run(&mut call);
+    if pid < 0 {
+        let errno = crate::libc_next::errno();
+        after_failed_fork();
+        set_errno(errno);
+    }
+    pid
+}
+
+/// Stack of Weir's own, on which a child takes its memory over.
+const CHILD_STACK_BYTES: usize = 256 << 10;
+
+/// In such a child, on the stack that the program gave it.
+unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
+    // SAFETY: what `clone` passed, in the copy of its stack.
+    let CloneChild { entry, arg, flags } = unsafe { child.cast::<CloneChild>().read() };
+    let closed = CLOSED.load(Ordering::Relaxed);
+    on_own_stack(flags);
+    if closed {
+        // SAFETY: taken in `prepare_with`, by the thread that this one is a copy of.
+        unsafe { _IO_list_unlock() };
+    }
+    // Not by returning: libc would end this thread only, and the engine's would stay.
+    // SAFETY: the program's function.
+    weir_os::sys::exit_group(unsafe { entry(arg) })
+}
+
+/// As `in_copy`, on a stack of Weir's own: the child's may be small, or managed memory that nobody watches yet.
+fn on_own_stack(flags: usize) {
+    match Stack::new(CHILD_STACK_BYTES) {
+        Ok(mut own) => own.run(&mut || in_copy(flags)),
+        Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
+    }
+}
+
+/// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's loss.
+fn in_copy(flags: usize) {
+    for (flag, what) in
+        [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")]
+    {
+        if flags & flag as usize != 0 && state::engine().is_some() {
+            say(format_args!(
+                "a child of clone with a copy of the memory, and shared {what}, cannot run under weir"
+            ));
+            weir_os::sys::exit_group(125);
+        }
+    }
+    in_child();
 }
 
 fn after_failed_fork() {
@@ -129,17 +312,29 @@ fn after_failed_fork() {
 }
 
 unsafe extern "C" fn parent() {
-    if CLOSED.swap(false, Ordering::Relaxed) {
-        if let Some(engine) = state::engine() {
-            engine.fork_done();
-        }
-        brk::unlock_after_fork();
+    if in_parent() {
         // SAFETY: taken in `prepare`.
         unsafe { _IO_list_unlock() };
     }
 }
 
+/// Whether the gate was closed.
+fn in_parent() -> bool {
+    let closed = CLOSED.swap(false, Ordering::Relaxed);
+    if closed {
+        if let Some(engine) = state::engine() {
+            engine.fork_done();
+        }
+        brk::unlock_after_fork();
+    }
+    closed
+}
+
 unsafe extern "C" fn child() {
+    in_child();
+}
+
+fn in_child() {
     if !CLOSED.swap(false, Ordering::Relaxed) {
         crate::inline::forked(); // the signals are Weir's before there is an engine
         return;

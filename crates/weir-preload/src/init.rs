@@ -28,16 +28,32 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         Ok(s) => {
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
-            if s.faults != Faults::Thread && inline::take_signals().is_err() && s.faults == Faults::Inline {
-                say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
-                weir_os::sys::exit_group(125);
-            }
+            take_over(&s);
             state::configure(Some(s));
         }
         Err(e) => {
             say(format_args!("{e}"));
             weir_os::sys::exit_group(125);
         }
+    }
+}
+
+/// Takes what inline faults need; programs that go past libc need it in any mode.
+fn take_over(s: &Settings) {
+    let past = inline::past::is_wanted();
+    if s.faults == Faults::Thread && !past {
+        return;
+    }
+    if inline::take_signals().is_err() && (s.faults == Faults::Inline || past) {
+        say(format_args!("SIGBUS and SIGSYS cannot be taken over"));
+        weir_os::sys::exit_group(125);
+    }
+    if past && let Err(e) = inline::past::begin() {
+        say(format_args!(
+            "this Go program makes system calls past libc, and the kernel does not announce them ({e}): \
+             that takes Linux 6.16, or 5.11 for programs built with -buildmode=exe"
+        ));
+        weir_os::sys::exit_group(125);
     }
 }
 

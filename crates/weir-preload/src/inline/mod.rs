@@ -2,6 +2,7 @@
 //! where it happens; a SIGSYS is a system call with a managed pointer, made again once its buffers
 //! are there. Everything else goes to the program's own handlers, which see what they asked for.
 
+mod affinity;
 mod calls;
 pub mod context;
 mod deliver;
@@ -10,8 +11,10 @@ mod fault;
 mod hooks;
 mod jumps;
 mod masks;
+pub mod past;
 mod pending;
 mod relay;
+pub mod rings;
 mod stacks;
 mod tables;
 mod threads;
@@ -19,6 +22,7 @@ mod waits;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use weir_os::gate::area::{self, Area};
+use weir_os::gate::dispatch;
 use weir_os::signal::{self, Mask, bit};
 use weir_os::sys::Errno;
 
@@ -63,6 +67,9 @@ pub fn forked() {
     hooks::forked();
     pending::forked();
     stacks::forked();
+    if let Err(e) = dispatch::switch_on() {
+        weir::engine::threads::fatal(format_args!("a forked child's own system calls cannot be seen: {e}"));
+    }
 }
 
 /// The background thread looks after the handlers: a program that sets them by a system call of its
