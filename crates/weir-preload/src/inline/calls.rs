@@ -77,6 +77,11 @@ fn emulate(e: &Weir, nr: i64, a: [usize; 6], context: &mut Context<'_>) -> Optio
     match nr {
         libc::SYS_rt_sigprocmask => change_mask(e, a, context),
         libc::SYS_sigaltstack => change_stack(e, a, context),
+        libc::SYS_vmsplice => crate::splice::trapped(e, a, *context.mask()),
+        libc::SYS_prctl => match crate::kept::before(nr, [a[0], a[1], a[2], a[3], a[4]]) {
+            Ok(()) => None,
+            Err(e) => Some(-(e.0 as isize)),
+        },
         libc::SYS_mmap
         | libc::SYS_munmap
         | libc::SYS_mprotect

@@ -361,6 +361,14 @@ pub unsafe extern "C" fn syscall(
         // SAFETY: the program's sets, of which eight bytes count.
         return unsafe { super::masks::sigprocmask(a as c_int, b as *const _, c as *mut _) } as c_long;
     }
+    if nr == libc::SYS_vmsplice {
+        // SAFETY: passed on.
+        return unsafe { crate::splice::vmsplice(a as c_int, b as Iov, c, d as u32) } as c_long;
+    }
+    if let Err(e) = crate::kept::before(nr, [a, b, c, d, e]) {
+        set_errno(e.0);
+        return -1;
+    }
     if table::table_args(nr as usize) != 0
         && let Some(r) = gated(nr, [a, b, c, d, e, f])
     {

@@ -1,0 +1,106 @@
+//! Addresses that the kernel keeps, and reads or writes later by itself: at the end of a thread, or at its every system call. Nobody can
+//! bring a page in for it then (also a handler thread cannot, when it is an ending thread that asks), so such pages are locked in
+//! their frames when the kernel learns of them, until the program gives them up.
+
+use crate::libc_next::Next;
+#[cfg(target_arch = "x86_64")]
+use crate::libc_next::set_errno;
+use crate::state;
+use core::ffi::{c_int, c_void};
+use weir_os::mem::PAGE_BYTES;
+use weir_os::sys::Errno;
+
+/// Locks the pages of a range if they are managed. ENOMEM when no more can be locked.
+pub fn keep(addr: usize, len: usize) -> Result<(), Errno> {
+    let Some(e) = state::engine().filter(|e| len > 0 && e.touches(addr, len)) else { return Ok(()) };
+    let start = addr & !(PAGE_BYTES - 1);
+    let end = addr.saturating_add(len).next_multiple_of(PAGE_BYTES);
+    e.pin(start, end - start).map_err(|_| Errno::ENOMEM)
+}
+
+/// To be called before a system call: locks what the kernel will keep an address of.
+#[cfg(target_arch = "x86_64")]
+pub fn before(nr: libc::c_long, [a, b, _, _, e]: [usize; 5]) -> Result<(), Errno> {
+    const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+    const ROBUST_LIST_HEAD_BYTES: usize = 24;
+    match nr {
+        // The byte that says whether calls pass.
+        libc::SYS_prctl if a == PR_SET_SYSCALL_USER_DISPATCH && b != 0 => keep(e, 1),
+        libc::SYS_set_tid_address => keep(a, size_of::<libc::pid_t>()),
+        libc::SYS_set_robust_list => keep(a, ROBUST_LIST_HEAD_BYTES),
+        libc::SYS_rseq => keep(a, b),
+        _ => Ok(()),
+    }
+}
+
+type Init = unsafe extern "C" fn(*mut libc::pthread_mutex_t, *const libc::pthread_mutexattr_t) -> c_int;
+
+unsafe extern "C" {
+    fn pthread_mutexattr_getrobust(attr: *const libc::pthread_mutexattr_t, robust: *mut c_int) -> c_int;
+}
+
+/// Robust mutexes are made here only (there is no static initializer for them). While one is held, it stands in a list that the
+/// kernel walks when its owner ends.
+///
+/// # Safety
+/// - as `pthread_mutex_init(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attr: *const libc::pthread_mutexattr_t,
+) -> c_int {
+    static NEXT: Next = Next::new(c"pthread_mutex_init");
+    const ROBUST: c_int = 1;
+    let mut robust = 0;
+    // SAFETY: a valid attribute object, says the caller; a live cell.
+    let asked = !attr.is_null() && unsafe { pthread_mutexattr_getrobust(attr, &raw mut robust) } == 0;
+    if asked
+        && robust == ROBUST
+        && let Err(e) = keep(mutex as usize, size_of::<libc::pthread_mutex_t>())
+    {
+        return e.0;
+    }
+    // SAFETY: libc's function of that name and type.
+    NEXT.get().map_or(libc::ENOSYS, |a| unsafe { core::mem::transmute::<usize, Init>(a)(mutex, attr) })
+}
+
+/// The word that is cleared when the new thread ends may lie in managed memory.
+///
+/// # Safety
+/// - as `clone(2)`; arguments that the flags do not ask for may be absent.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    start: extern "C" fn(*mut c_void) -> c_int,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent_id: usize,
+    tls: usize,
+    child_id: usize,
+) -> c_int {
+    static NEXT: Next = Next::new(c"clone");
+    type Clone = unsafe extern "C" fn(
+        extern "C" fn(*mut c_void) -> c_int,
+        *mut c_void,
+        c_int,
+        *mut c_void,
+        usize,
+        usize,
+        usize,
+    ) -> c_int;
+    const SHARED: c_int = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID;
+    if flags & SHARED == SHARED
+        && let Err(e) = keep(child_id, size_of::<libc::pid_t>())
+    {
+        set_errno(e.0);
+        return -1;
+    }
+    match NEXT.get() {
+        // SAFETY: libc's function of that name; variadic integers are passed like named ones.
+        Some(a) => unsafe {
+            core::mem::transmute::<usize, Clone>(a)(start, stack, flags, arg, parent_id, tls, child_id)
+        },
+        None => -1,
+    }
+}
