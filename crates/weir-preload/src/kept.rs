@@ -18,18 +18,51 @@ pub fn keep(addr: usize, len: usize) -> Result<(), Errno> {
     e.pin(start, end - start).map_err(|_| Errno::ENOMEM)
 }
 
+/// Whether `prctl` is asked to have system calls dispatched to the program.
+#[cfg(target_arch = "x86_64")]
+fn dispatch(op: usize, mode: usize) -> bool {
+    const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
+    op as i32 == PR_SET_SYSCALL_USER_DISPATCH && mode != 0
+}
+
+/// Whether faults are resolved in the threads that make them.
+#[cfg(target_arch = "x86_64")]
+fn gated() -> bool {
+    state::engine().is_some_and(|e| e.stubs().is_some())
+}
+
 /// To be called before a system call: locks what the kernel will keep an address of.
 #[cfg(target_arch = "x86_64")]
 pub fn before(nr: libc::c_long, [a, b, _, _, e]: [usize; 5]) -> Result<(), Errno> {
-    const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
     const ROBUST_LIST_HEAD_BYTES: usize = 24;
     match nr {
-        // The byte that says whether calls pass.
-        libc::SYS_prctl if a == PR_SET_SYSCALL_USER_DISPATCH && b != 0 => keep(e, 1),
+        // Calls would be taken from Weir's handlers as well, while SIGSYS is blocked: the end of the process at the next fault. As on
+        // kernels before 5.11.
+        libc::SYS_prctl if dispatch(a, b) && gated() => Err(Errno::EINVAL),
+        // The byte that says whether calls pass. Whoever pages it out makes calls of its own meanwhile.
+        libc::SYS_prctl if dispatch(a, b) => keep(e, 1),
         libc::SYS_set_tid_address => keep(a, size_of::<libc::pid_t>()),
         libc::SYS_set_robust_list => keep(a, ROBUST_LIST_HEAD_BYTES),
         libc::SYS_rseq => keep(a, b),
         _ => Ok(()),
+    }
+}
+
+/// # Safety
+/// - as `prctl(2)`; arguments that the operation does not have may be absent.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    static NEXT: Next = Next::new(c"prctl");
+    type Call = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
+    if let Err(e) = before(libc::SYS_prctl, [op as usize, a, b, c, d]) {
+        set_errno(e.0);
+        return -1;
+    }
+    match NEXT.get() {
+        // SAFETY: libc's function of that name; variadic integers are passed like named ones.
+        Some(next) => unsafe { core::mem::transmute::<usize, Call>(next)(op, a, b, c, d) },
+        None => -1,
     }
 }
 

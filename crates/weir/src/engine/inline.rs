@@ -338,7 +338,10 @@ fn new_desk() -> (Stack, Box<Bench>) {
     // There already: a bench is made on the stack, and is larger than the stacks of some threads.
     let mut bench = None;
     stack.run(&mut || bench = Some(Box::new(Bench::new())));
-    (stack, bench.unwrap_or_else(|| Box::new(Bench::new())))
+    match bench {
+        Some(bench) => (stack, bench),
+        None => super::threads::fatal(format_args!("a desk without a workbench")),
+    }
 }
 
 /// Streams that somebody else should fetch ahead. Used inside the gate only, but for the wait.
