@@ -154,13 +154,13 @@ fn copy(e: &Weir, part: libc::iovec, to: usize) -> usize {
     done
 }
 
-fn bytes_of(parts: &mut [libc::iovec]) -> &mut [u8] {
+pub fn bytes_of(parts: &mut [libc::iovec]) -> &mut [u8] {
     // SAFETY: plain data without padding.
     unsafe { core::slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), size_of_val(parts)) }
 }
 
-/// Reads memory of the program, wherever it is.
-fn fetch(e: &Weir, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+/// Reads memory of the program, wherever it is; EFAULT where there is none.
+pub fn fetch(e: &Weir, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
     if !e.touches(addr, out.len()) {
         return read_own(addr, out);
     }

@@ -10,6 +10,7 @@ mod fault;
 mod hooks;
 mod jumps;
 mod masks;
+mod own_memory;
 mod pending;
 mod relay;
 mod stacks;

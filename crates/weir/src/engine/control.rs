@@ -496,6 +496,14 @@ impl<P: Pager> Engine<P> {
     pub fn unpin(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
+        self.unpin_pages(start, end);
+        Ok(())
+    }
+
+    pub(super) fn unpin_pages(&self, start: u32, end: u32) {
+        if self.core.pinned.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         each_block(start, end, |block, mask| {
             let _guard = self.core.table.block(block).lock();
             for i in (0..64).filter(|i| mask >> i & 1 == 1) {
@@ -506,7 +514,6 @@ impl<P: Pager> Engine<P> {
                 }
             }
         });
-        Ok(())
     }
 }
 

@@ -102,8 +102,7 @@ impl Engine<KernelPager> {
         let mut done = 0;
         let mut parts = Parts::of(call.nr, &call.args);
         loop {
-            let share = self.pages_for_a_call() as usize * PAGE_BYTES;
-            let Some(piece) = parts.next(done, share) else {
+            let Some(piece) = parts.next(done, self.share_of_a_call()) else {
                 return if parts.known() { done as isize } else { -(Errno::ENOMEM.0 as isize) };
             };
             let chain = self.pin_range(piece.addr, piece.len);
@@ -119,6 +118,11 @@ impl Engine<KernelPager> {
                 return done as isize;
             }
         }
+    }
+
+    /// Bytes that one more call may pin.
+    pub fn share_of_a_call(&self) -> usize {
+        self.pages_for_a_call() as usize * PAGE_BYTES
     }
 
     /// Pages that one more call may pin: a share of what is left, so that several can be under way.
