@@ -17,12 +17,7 @@ const NOTHING: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_
 /// # Safety
 /// - as `vmsplice(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmsplice(
-    fd: c_int,
-    parts: *const libc::iovec,
-    n: usize,
-    flags: c_uint,
-) -> isize {
+pub unsafe extern "C" fn vmsplice(fd: c_int, parts: *const libc::iovec, n: usize, flags: c_uint) -> isize {
     static NEXT: Next = Next::new(c"vmsplice");
     type Call = unsafe extern "C" fn(c_int, *const libc::iovec, usize, c_uint) -> isize;
     // libc's function is a cancellation point.
@@ -37,8 +32,10 @@ pub unsafe extern "C" fn vmsplice(
         None => {
             #[cfg(target_arch = "x86_64")]
             if reads(fd)
-                && let Some(r) =
-                    crate::inline::gated(libc::SYS_vmsplice, [fd as usize, parts as usize, n, flags as usize, 0, 0])
+                && let Some(r) = crate::inline::gated(
+                    libc::SYS_vmsplice,
+                    [fd as usize, parts as usize, n, flags as usize, 0, 0],
+                )
             {
                 return r;
             }
@@ -171,4 +168,3 @@ pub fn fetch(e: &Weir, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
     thread::restore_signals(signals);
     r
 }
-

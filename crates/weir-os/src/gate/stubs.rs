@@ -34,7 +34,10 @@ const STUB_BYTES: usize = 32;
 const DOOR_BYTES: usize = PAGE_BYTES;
 const CODE_BYTES: usize = DOOR_BYTES + STUBS_MAX * STUB_BYTES;
 const ROW_BYTES: usize = size_of::<Line>();
-const _: () = assert!(STUBS_FIRST * STUB_BYTES % PAGE_BYTES == 0 && STUBS_FIRST * ROW_BYTES % PAGE_BYTES == 0);
+const _: () = {
+    let (code, rows) = (STUBS_FIRST * STUB_BYTES, STUBS_FIRST * ROW_BYTES);
+    assert!(code.is_multiple_of(PAGE_BYTES) && rows.is_multiple_of(PAGE_BYTES));
+};
 /// The address lies this far below the managed space: another value of its upper half.
 const BELOW_SPACE: usize = 1 << 32;
 

@@ -61,7 +61,9 @@ pub fn transfer(nr: c_long, args: &[usize; 6]) -> Option<isize> {
         libc::SYS_pread64 | libc::SYS_pwrite64 | libc::SYS_preadv | libc::SYS_pwritev => {
             state::owner(args[3]).is_some()
         }
-        libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev => PLACED.load(Ordering::Relaxed),
+        libc::SYS_read | libc::SYS_write | libc::SYS_readv | libc::SYS_writev => {
+            PLACED.load(Ordering::Relaxed)
+        }
         _ => false,
     };
     if !known {

@@ -209,7 +209,8 @@ mod tests {
     #[test]
     fn calls_that_pin_nothing_but_one_range_share_it_and_it_stays_until_the_last_has_let_go() {
         let pins = Pins::new().unwrap();
-        let chains: Vec<u32> = (0..5000).map(|i| pins.add(PageId(70 + i % 2), 71 + i % 2, 0).unwrap()).collect();
+        let chains: Vec<u32> =
+            (0..5000).map(|i| pins.add(PageId(70 + i % 2), 71 + i % 2, 0).unwrap()).collect();
         assert_eq!((pins.ranges(), pins.pages()), (2, 2));
         // One of them goes on to pin more.
         let longer = pins.add(PageId(900), 903, chains[0]).unwrap();
