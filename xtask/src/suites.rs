@@ -68,6 +68,13 @@ const INLINE_SWAP: &[(&str, &str)] =
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
+const DEBUGGERS: &[Need] = &[
+    Need::Userfaultfd,
+    Need::Tool("python3", "python3"),
+    Need::Tool("cc", "gcc"),
+    Need::Tool("gdb", "gdb"),
+    Need::Tool("strace", "strace"),
+];
 const NOBODY: &[Need] =
     &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
 const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
@@ -197,6 +204,14 @@ const SUITES: &[Suite] = &[
         needs: &[Need::Userfaultfd, Need::Tool("python3", "python3"), Need::Tool("cc", "gcc")],
         tests_min: 8,
         minutes_max: 3,
+    },
+    Suite {
+        name: "debuggers",
+        command: &["python3", "tests/programs/debuggers.py"],
+        env: &[],
+        needs: DEBUGGERS,
+        tests_min: 6,
+        minutes_max: 5,
     },
     Suite {
         name: "venv",

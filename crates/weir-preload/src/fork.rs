@@ -6,7 +6,7 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{brk, exit, state};
+use crate::{brk, exit, kept, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use weir::engine::threads::{fatal, say};
@@ -228,6 +228,10 @@ pub unsafe extern "C" fn clone(
     };
     // SAFETY: libc's function of that name; variadic words are passed like named ones.
     let next = unsafe { core::mem::transmute::<usize, Clone>(a) };
+    if let Err(e) = kept::before_clone(flags, child_tid) {
+        set_errno(e.0);
+        return -1;
+    }
     if flags & libc::CLONE_VM != 0 || state::settings().is_none() || stack.is_null() {
         // SAFETY: passed on.
         return unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };

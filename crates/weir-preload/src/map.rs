@@ -307,31 +307,6 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
     if unsafe { madvise(addr, len, advice) } == 0 { 0 } else { crate::libc_next::errno() }
 }
 
-/// `vmsplice` lends pages to a pipe without pinning them: a frame could travel and be used again
-/// before the reader comes. Managed buffers are copied instead.
-///
-/// # Safety
-/// - as `vmsplice(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmsplice(
-    fd: c_int,
-    iov: *const libc::iovec,
-    n: usize,
-    flags: libc::c_uint,
-) -> isize {
-    // SAFETY: the caller's array.
-    let list = unsafe { core::slice::from_raw_parts(iov, if iov.is_null() { 0 } else { n }) };
-    let managed = list.iter().any(|v| state::owner(v.iov_base as usize).is_some());
-    #[cfg(target_arch = "x86_64")]
-    if managed
-        && let Some(r) = crate::inline::gated(libc::SYS_writev, [fd as usize, iov as usize, n, 0, 0, 0])
-    {
-        return r;
-    }
-    let nr = if managed { libc::SYS_writev } else { libc::SYS_vmsplice };
-    raw(nr, [fd as usize, iov as usize, n, flags as usize, 0, 0])
-}
-
 /// # Safety
 /// - as `mincore(2)`.
 #[unsafe(no_mangle)]

@@ -158,7 +158,7 @@ impl<P: Pager> Core<P> {
             pager,
             table: PageTable::new(g.pages as usize).map_err(memory)?,
             resident: ResidentSet::default(),
-            pins: Pins::default(),
+            pins: Pins::new().map_err(memory)?,
             frames: Frames::new(g.windows, g.lift_windows, limit).map_err(memory)?,
             pool: Pool::new(g.windows, 0).map_err(memory)?,
             swapping: None,

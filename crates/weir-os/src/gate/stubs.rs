@@ -21,14 +21,23 @@ use super::area::Area;
 use crate::mem::{Line, Mapping, PAGE_BYTES, protect};
 use crate::sys::{self, Errno};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
 
-/// Calls with managed pointers that can be under way at once.
-pub const STUBS: usize = 2048;
+/// Calls with managed pointers that can be under way at once: more than the threads of most machines. A place for each is
+/// reserved, since the filter names the range for ever.
+pub const STUBS_MAX: usize = 1 << 17;
+/// Stubs made at first; whenever all are in use, as many again.
+const STUBS_FIRST: usize = 2048;
 const STUB_BYTES: usize = 32;
-/// The engine's door, before the stubs.
-const DOOR_BYTES: usize = 64;
-const CODE_BYTES: usize = (DOOR_BYTES + STUBS * STUB_BYTES).next_multiple_of(PAGE_BYTES);
+/// The engine's door, before the stubs: a page, so that it stays executable while stubs are made.
+const DOOR_BYTES: usize = PAGE_BYTES;
+const CODE_BYTES: usize = DOOR_BYTES + STUBS_MAX * STUB_BYTES;
+const ROW_BYTES: usize = size_of::<Line>();
+const _: () = {
+    let (code, rows) = (STUBS_FIRST * STUB_BYTES, STUBS_FIRST * ROW_BYTES);
+    assert!(code.is_multiple_of(PAGE_BYTES) && rows.is_multiple_of(PAGE_BYTES));
+};
 /// The address lies this far below the managed space: another value of its upper half.
 const BELOW_SPACE: usize = 1 << 32;
 
@@ -60,6 +69,12 @@ pub struct Stubs {
     code: ManuallyDrop<Mapping>,
     rows: ManuallyDrop<Mapping>,
     opened: AtomicBool,
+    /// Stubs that are made, the first ones.
+    made: AtomicUsize,
+    /// Held while more are made. A leaf.
+    making: Mutex<()>,
+    /// Where the next [`Stubs::bury`] begins.
+    looked: AtomicUsize,
 }
 
 impl Drop for Stubs {
@@ -102,47 +117,66 @@ impl Stubs {
     pub fn new(space_base: usize) -> Result<Stubs, Errno> {
         let at = space_base - BELOW_SPACE;
         let code = Mapping::reserve(at, CODE_BYTES)?;
-        let rows = Mapping::reserve(at + CODE_BYTES, STUBS * size_of::<Line>())?;
+        let rows = Mapping::reserve(at + CODE_BYTES, STUBS_MAX * ROW_BYTES)?;
         code.name(c"weir-gate");
         rows.name(c"weir-gate-rows");
         let stubs = Stubs {
             code: ManuallyDrop::new(code),
             rows: ManuallyDrop::new(rows),
             opened: AtomicBool::new(false),
+            made: AtomicUsize::new(0),
+            making: Mutex::new(()),
+            looked: AtomicUsize::new(0),
         };
-        // SAFETY: our own mappings; the code is written before it becomes executable, and nobody
-        // knows its address yet.
-        unsafe {
-            protect(stubs.rows.base(), stubs.rows.len(), crate::mem::PROT_RW)?;
-            protect(stubs.code.base(), stubs.code.len(), crate::mem::PROT_RW)?;
-            stubs.write_code();
-            protect(stubs.code.base(), stubs.code.len(), libc::PROT_READ | libc::PROT_EXEC)?;
-        }
+        const DOOR: [u8; 3] = [0x0f, 0x05, 0xc3]; // syscall; ret
+        // SAFETY: a page of its own, whose address nobody knows yet.
+        unsafe { stubs.write(stubs.code.base(), DOOR_BYTES, |_| DOOR)? };
+        stubs.make(STUBS_FIRST)?;
         Ok(stubs)
     }
 
+    /// Writes code, a piece by `f` for each [`STUB_BYTES`] of whole pages, and makes it executable.
+    ///
     /// # Safety
-    /// - the code mapping is writable and nobody runs it.
-    unsafe fn write_code(&self) {
-        const DOOR: [u8; 3] = [0x0f, 0x05, 0xc3]; // syscall; ret
-        let code = self.code.base() as *mut u8;
-        // SAFETY: inside the code mapping, see the size of CODE_BYTES.
-        unsafe { core::ptr::copy_nonoverlapping(DOOR.as_ptr(), code, DOOR.len()) };
-        for i in 0..STUBS {
-            let stub = self.stub_addr(i);
-            let row = self.rows.base() + i * size_of::<Line>();
-            let relative = |target: usize, next: usize| ((target - (stub + next)) as u32).to_le_bytes();
-            let mut bytes = [0u8; 22];
-            bytes[0..2].copy_from_slice(&[0x0f, 0x05]);
-            bytes[2..5].copy_from_slice(&[0x4c, 0x8b, 0x1d]);
-            bytes[5..9].copy_from_slice(&relative(row + BACK_OFFSET, 9));
-            bytes[9..11].copy_from_slice(&[0xc7, 0x05]);
-            bytes[11..15].copy_from_slice(&relative(row + STATE_OFFSET, 19));
-            bytes[15..19].copy_from_slice(&DONE.to_le_bytes());
-            bytes[19..22].copy_from_slice(&[0x41, 0xff, 0xe3]);
-            // SAFETY: as above.
-            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), stub as *mut u8, bytes.len()) };
+    /// - the pages are in the code mapping, and nobody runs them yet.
+    unsafe fn write<const N: usize>(
+        &self,
+        at: usize,
+        len: usize,
+        f: impl Fn(usize) -> [u8; N],
+    ) -> Result<(), Errno> {
+        const { assert!(N <= STUB_BYTES) };
+        // SAFETY: passed on; each piece lies within its place.
+        unsafe {
+            protect(at, len, crate::mem::PROT_RW)?;
+            for place in (at..at + len).step_by(STUB_BYTES) {
+                core::ptr::copy_nonoverlapping(f(place).as_ptr(), place as *mut u8, N);
+            }
+            protect(at, len, libc::PROT_READ | libc::PROT_EXEC)
         }
+    }
+
+    /// Makes stubs until there are `wanted`; by several threads at once, once.
+    fn make(&self, wanted: usize) -> Result<(), Errno> {
+        let _making = self.making.lock();
+        let from = self.made();
+        if wanted <= from {
+            return Ok(());
+        }
+        let (first, len) = (self.stub_addr(from), (wanted - from) * STUB_BYTES);
+        let row = |i: usize| self.rows.base() + i * ROW_BYTES;
+        // SAFETY: places of stubs that are not counted yet, so nobody uses them.
+        unsafe {
+            protect(row(from), row(wanted) - row(from), crate::mem::PROT_RW)?;
+            self.write(first, len, |stub| code_of_stub(stub, row((stub - self.stub_addr(0)) / STUB_BYTES)))?;
+        }
+        self.made.store(wanted, Ordering::Release);
+        Ok(())
+    }
+
+    /// Stubs that are made.
+    fn made(&self) -> usize {
+        self.made.load(Ordering::Acquire)
     }
 
     /// From here on the engine's own system calls are made at the door, which the filter passes.
@@ -160,7 +194,7 @@ impl Stubs {
     /// Whether an instruction pointer lies in a stub, and in which.
     pub fn index_of(&self, ip: usize) -> Option<usize> {
         let offset = ip.checked_sub(self.stub_addr(0))?;
-        (offset < STUBS * STUB_BYTES).then_some(offset / STUB_BYTES)
+        (offset < self.made() * STUB_BYTES).then_some(offset / STUB_BYTES)
     }
 
     fn stub_addr(&self, i: usize) -> usize {
@@ -168,8 +202,8 @@ impl Stubs {
     }
 
     fn row(&self, i: usize) -> &Line {
-        assert!(i < STUBS);
-        // SAFETY: in bounds, aligned, valid when zero, shared by atomics alone.
+        assert!(i < STUBS_MAX);
+        // SAFETY: in bounds, of a stub that is made, aligned, valid when zero, shared by atomics alone.
         unsafe { &*(self.rows.base() as *const Line).add(i) }
     }
 
@@ -178,28 +212,34 @@ impl Stubs {
     }
 
     /// Claims a stub for a call of `thread`; `release` is called with what a former call of it had
-    /// pinned. `None` when all are in use.
+    /// pinned. When all are in use more are made; `None` when there can be no more.
     pub fn claim(&self, thread: usize, release: &mut dyn FnMut(u32)) -> Option<Stub<'_>> {
-        let first = thread >> 6;
-        for i in (0..STUBS).map(|i| (first + i) % STUBS) {
-            let state = self.state(i);
-            let seen = state.load(Ordering::Relaxed);
-            if (seen == FREE || seen == DONE)
-                && state.compare_exchange(seen, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
-                let pins = self.row(i).w32[word::PINS].swap(0, Ordering::AcqRel);
-                if pins != 0 {
-                    release(pins);
+        loop {
+            let made = self.made();
+            // Spread, although stacks and so their threads' control blocks lie at like distances.
+            let first = (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 32;
+            for i in (0..made).map(|i| (first + i) % made) {
+                let state = self.state(i);
+                let seen = state.load(Ordering::Relaxed);
+                if (seen == FREE || seen == DONE)
+                    && state.compare_exchange(seen, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                {
+                    let pins = self.row(i).w32[word::PINS].swap(0, Ordering::AcqRel);
+                    if pins != 0 {
+                        release(pins);
+                    }
+                    return Some(Stub { stubs: self, index: i });
                 }
-                return Some(Stub { stubs: self, index: i });
+            }
+            if made == STUBS_MAX || self.make((2 * made).min(STUBS_MAX)).is_err() {
+                return None;
             }
         }
-        None
     }
 
     /// Frees the rows of calls that have returned, calling `release` with what they had pinned.
     pub fn harvest(&self, release: &mut dyn FnMut(u32)) {
-        for i in 0..STUBS {
+        for i in 0..self.made() {
             let state = self.state(i);
             if state.load(Ordering::Relaxed) == DONE
                 && self.row(i).w32[word::PINS].load(Ordering::Relaxed) != 0
@@ -217,14 +257,36 @@ impl Stubs {
     /// Visits the calls under way; `f` says whether a call can never return (its thread is gone, or
     /// has left it by a long jump): its stub is then free, and what it had pinned is released.
     pub fn each_active(&self, mut f: impl FnMut(Call) -> bool, release: &mut dyn FnMut(u32)) {
-        for i in 0..STUBS {
-            if self.state(i).load(Ordering::Acquire) != ACTIVE {
-                continue;
-            }
-            if f(self.describe(i)) {
-                self.abandon(i, release);
+        for i in 0..self.made() {
+            self.look_at(i, &mut f, release);
+        }
+    }
+
+    /// As [`Stubs::each_active`] for a few calls at a time, the next ones each time: `f` may be slow.
+    pub fn bury(&self, mut f: impl FnMut(Call) -> bool, release: &mut dyn FnMut(u32)) {
+        /// System calls of a moment of housekeeping.
+        const AT_ONCE: usize = 256;
+        let made = self.made();
+        let first = self.looked.load(Ordering::Relaxed);
+        let mut looked = 0;
+        for i in (0..made).map(|i| (first + i) % made) {
+            looked += usize::from(self.look_at(i, &mut f, release));
+            if looked == AT_ONCE {
+                self.looked.store(i + 1, Ordering::Relaxed);
+                return;
             }
         }
+    }
+
+    /// Visits a call; false when none is under way there.
+    fn look_at(&self, i: usize, f: &mut impl FnMut(Call) -> bool, release: &mut dyn FnMut(u32)) -> bool {
+        if self.state(i).load(Ordering::Acquire) != ACTIVE {
+            return false;
+        }
+        if f(self.describe(i)) {
+            self.abandon(i, release);
+        }
+        true
     }
 
     /// Ends a call that was not made after all.
@@ -278,6 +340,20 @@ impl Stubs {
     }
 }
 
+/// The instructions of the stub at `stub`, whose row lies at `row`.
+fn code_of_stub(stub: usize, row: usize) -> [u8; 22] {
+    let relative = |target: usize, next: usize| ((target - (stub + next)) as u32).to_le_bytes();
+    let mut bytes = [0u8; 22];
+    bytes[0..2].copy_from_slice(&[0x0f, 0x05]);
+    bytes[2..5].copy_from_slice(&[0x4c, 0x8b, 0x1d]);
+    bytes[5..9].copy_from_slice(&relative(row + BACK_OFFSET, 9));
+    bytes[9..11].copy_from_slice(&[0xc7, 0x05]);
+    bytes[11..15].copy_from_slice(&relative(row + STATE_OFFSET, 19));
+    bytes[15..19].copy_from_slice(&DONE.to_le_bytes());
+    bytes[19..22].copy_from_slice(&[0x41, 0xff, 0xe3]);
+    bytes
+}
+
 impl Stub<'_> {
     fn row(&self) -> &Line {
         self.stubs.row(self.index)
@@ -309,7 +385,7 @@ mod tests {
     fn a_stub_makes_the_call_marks_it_done_and_comes_back() {
         let stubs = Stubs::new(SPACE).unwrap();
         let stub = stubs.claim(640, &mut |_| panic!("nothing pinned yet")).unwrap();
-        assert_eq!(stub.index, 10);
+        let index = stub.index;
         let at = stub.ready(0, libc::SYS_getpid as u32, 7, 1, 2);
         // SAFETY: a call without pointers.
         let pid = unsafe { stubs.call(at, libc::SYS_getpid as usize, [0; 6]) };
@@ -317,7 +393,7 @@ mod tests {
         let mut released = Vec::new();
         stubs.harvest(&mut |p| released.push(p));
         assert_eq!(released, [7]);
-        assert_eq!(stubs.state(10).load(Ordering::Relaxed), FREE);
+        assert_eq!(stubs.state(index).load(Ordering::Relaxed), FREE);
     }
 
     #[test]
@@ -342,5 +418,33 @@ mod tests {
         stubs.each_active(|c| (c.thread, c.stack, c.number) == (77, 88, 1), &mut |p| released = p);
         assert_eq!(released, 9);
         assert_eq!(stubs.claim(0, &mut |_| {}).unwrap().index, 0);
+    }
+
+    #[test]
+    fn more_stubs_are_made_when_all_are_in_use_and_they_work_and_are_looked_at_in_turn() {
+        let stubs = Stubs::new(SPACE + (24 << 32)).unwrap();
+        let ready = |i: usize| {
+            let stub = stubs.claim(i << 12, &mut |_| {}).unwrap();
+            (stub.index, stub.ready(0, libc::SYS_getppid as u32, i as u32, i, 0))
+        };
+        let all: Vec<(usize, usize)> = (1..=5000).map(ready).collect();
+        let mut indices: Vec<usize> = all.iter().map(|(index, _)| *index).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), 5000, "each has its own");
+        assert_eq!(stubs.made(), 8192);
+        for (_, at) in &all[..4000] {
+            // SAFETY: a call without pointers.
+            let parent = unsafe { stubs.call(*at, libc::SYS_getppid as usize, [0; 6]) };
+            assert_eq!(parent, std::os::unix::process::parent_id() as isize);
+        }
+        let mut released = 0;
+        stubs.harvest(&mut |_| released += 1);
+        assert_eq!(released, 4000);
+        let mut buried = 0;
+        for _ in 0..=1000 / 256 {
+            stubs.bury(|_| true, &mut |_| buried += 1);
+        }
+        assert_eq!(buried, 1000);
     }
 }

@@ -60,6 +60,9 @@ enum Kind {
     WaiterPair,
     /// The address of a memory-management call: a range of addresses, not a buffer.
     Range,
+    /// An array of `struct iovec` that names memory of another process, its count in argument `k`.
+    /// (Where it is the caller's own, the shim makes the call in pieces.)
+    Elsewhere(u8),
     /// An array of `struct iovec` that names such ranges, its count in argument `k`.
     Ranges(u8),
     /// Now and then a pointer: the call's [`Decoder`] knows.

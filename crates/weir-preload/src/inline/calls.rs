@@ -1,7 +1,7 @@
 //! The SIGSYS handler: a system call with a managed pointer.
 
 use super::context::Context;
-use super::{OURS, deliver, masks, past, stacks};
+use super::{OURS, deliver, masks, own_memory, past, stacks};
 use crate::libc_next::{errno, set_errno};
 use crate::map;
 use crate::state::{self, Weir};
@@ -84,6 +84,12 @@ pub fn emulate(e: &Weir, nr: i64, a: [usize; 6], context: &mut Context<'_>) -> O
     match nr {
         libc::SYS_rt_sigprocmask => change_mask(Some(e), a, context),
         libc::SYS_sigaltstack => change_stack(Some(e), a, context),
+        libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => own_memory::between_processes(e, nr, &a),
+        libc::SYS_vmsplice => crate::splice::trapped(e, a, *context.mask()),
+        libc::SYS_prctl => match crate::kept::before(nr, [a[0], a[1], a[2], a[3], a[4]]) {
+            Ok(()) => None,
+            Err(e) => Some(-(e.0 as isize)),
+        },
         libc::SYS_mmap
         | libc::SYS_munmap
         | libc::SYS_mprotect

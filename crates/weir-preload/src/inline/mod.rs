@@ -11,6 +11,7 @@ mod fault;
 mod hooks;
 mod jumps;
 mod masks;
+mod own_memory;
 pub mod past;
 mod pending;
 mod relay;

@@ -132,7 +132,9 @@ static GIVEN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 pub fn on_given_stack(pins: u32) {
     let signals = thread::block_signals();
     keep_for_thread(pins);
-    if let Some((at, bytes)) = claim() {
+    if taken()
+        && let Some((at, bytes)) = claim()
+    {
         let stack = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: bytes };
         // SAFETY: a stack of ours.
         if unsafe { signal::alternate_stack(Some(&stack)) }.is_ok() {

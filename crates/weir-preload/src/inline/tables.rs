@@ -3,7 +3,7 @@
 //! call would do it too, but a filter is inherited, and programs without Weir would die of the trap.) Plain buffers would be
 //! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
 
-use super::{affinity, exec, stacks, taken};
+use super::{affinity, exec, own_memory, stacks, taken};
 use crate::libc_next::{LIBC_CODE, find_code, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
@@ -231,6 +231,9 @@ macro_rules! wrappers {
                 let mut args = [0usize; 6];
                 let words: &[usize] = &[$($word),*];
                 args[..words.len()].copy_from_slice(words);
+                if let Some(r) = own_memory::transfer(libc::$nr, &args) {
+                    return r as $result;
+                }
                 if (Buffers::$buffers == Buffers::InTables || $name::DIRECT.load(Ordering::Relaxed))
                     && let Some(r) = gate(libc::$nr, &args, here!(), Buffers::$buffers, Cancellation::$point) {
                     return r as $result;
@@ -387,6 +390,17 @@ pub unsafe extern "C" fn syscall(
     }
     if let Some(r) = crate::fork::raw_if_copy(nr, [a, b, c, d, e, f]) {
         return with_errno(r) as c_long;
+    }
+    if nr == libc::SYS_vmsplice {
+        // SAFETY: passed on.
+        return unsafe { crate::splice::vmsplice(a as c_int, b as Iov, c, d as u32) } as c_long;
+    }
+    if let Err(e) = crate::kept::before(nr, [a, b, c, d, e]) {
+        set_errno(e.0);
+        return -1;
+    }
+    if let Some(r) = own_memory::transfer(nr, &[a, b, c, d, e, f]) {
+        return r as c_long;
     }
     if table::table_args(nr as usize) != 0
         && let Some(r) = gated(nr, [a, b, c, d, e, f])

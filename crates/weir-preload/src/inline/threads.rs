@@ -8,6 +8,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use weir_os::gate::area::Area;
 use weir_os::gate::dispatch;
+use weir_os::thread;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create =
@@ -29,7 +30,7 @@ struct Begin {
 /// - as `pthread_create(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
-    thread: *mut libc::pthread_t,
+    handle: *mut libc::pthread_t,
     attr: *const libc::pthread_attr_t,
     start: Start,
     arg: *mut c_void,
@@ -38,20 +39,20 @@ pub unsafe extern "C" fn pthread_create(
     let Some(a) = NEXT.get() else { return libc::EAGAIN };
     // SAFETY: libc's function of that name and type.
     let next = unsafe { core::mem::transmute::<usize, Create>(a) };
-    if !taken() {
+    if !taken() && state::engine().is_none() {
         // SAFETY: passed on.
-        return unsafe { next(thread, attr, start, arg) };
+        return unsafe { next(handle, attr, start, arg) };
     }
     // SAFETY: null or a valid attribute object, says the caller.
     let pins = unsafe { pin_given_stack(attr) };
     let blocked = Area::current().blocked.load(Ordering::Relaxed);
     if blocked == 0 && pins == 0 && !dispatch::is_on() {
         // SAFETY: passed on.
-        return unsafe { next(thread, attr, start, arg) };
+        return unsafe { next(handle, attr, start, arg) };
     }
     let begin = Box::into_raw(Box::new(Begin { start, arg, blocked, pins }));
     // SAFETY: passed on; the new thread takes the box.
-    let r = unsafe { next(thread, attr, enter, begin.cast()) };
+    let r = unsafe { next(handle, attr, enter, begin.cast()) };
     if r != 0 {
         // SAFETY: no thread has taken it.
         let begin = unsafe { Box::from_raw(begin) };
@@ -72,11 +73,13 @@ unsafe fn pin_given_stack(attr: *const libc::pthread_attr_t) -> u32 {
     if attr.is_null() || unsafe { libc::pthread_attr_getstack(attr, &mut at, &mut len) } != 0 {
         return 0;
     }
-    match state::owner(at as usize) {
-        // libc's control block and the first frames: what is below has an alternate stack beside it.
-        Some(e) => e.pin_range(at as usize + len - len.min(TOP_BYTES), len.min(TOP_BYTES)),
-        None => 0,
-    }
+    let Some(e) = state::owner(at as usize) else { return 0 };
+    // libc's control block and the first frames: what is below has an alternate stack beside it. Also where threads serve faults: when a
+    // thread ends the kernel writes to its control block, and then waits for nobody.
+    let signals = thread::block_signals();
+    let pins = e.pin_range(at as usize + len - len.min(TOP_BYTES), len.min(TOP_BYTES));
+    thread::restore_signals(signals);
+    pins
 }
 
 extern "C" fn enter(begin: *mut c_void) -> *mut c_void {

@@ -541,6 +541,14 @@ impl<P: Pager> Engine<P> {
     pub fn unpin(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (start, end) = self.page_range(addr, len)?;
+        self.unpin_pages(start, end);
+        Ok(())
+    }
+
+    pub(super) fn unpin_pages(&self, start: u32, end: u32) {
+        if self.core.pinned.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         each_block(start, end, |block, mask| {
             let _guard = self.core.table.block(block).lock();
             let mask = if self.core.table.is_touched(block) { mask } else { 0 };
@@ -552,7 +560,6 @@ impl<P: Pager> Engine<P> {
                 }
             }
         });
-        Ok(())
     }
 }
 

@@ -9,7 +9,6 @@ use super::inline::Inline;
 use crate::error::GateError;
 use crate::fault::{self, Required};
 use crate::page::PageId;
-use crate::page::pins::PINS;
 use crate::reclaim::compress::Bench;
 use crate::stats;
 use crate::sync::Ordering;
@@ -103,8 +102,7 @@ impl Engine<KernelPager> {
         let mut done = 0;
         let mut parts = Parts::of(call.nr, &call.args);
         loop {
-            let share = self.pages_for_a_call() as usize * PAGE_BYTES;
-            let Some(piece) = parts.next(done, share) else {
+            let Some(piece) = parts.next(done, self.share_of_a_call()) else {
                 return if parts.known() { done as isize } else { -(Errno::ENOMEM.0 as isize) };
             };
             let chain = self.pin_range(piece.addr, piece.len);
@@ -122,6 +120,11 @@ impl Engine<KernelPager> {
         }
     }
 
+    /// Bytes that one more call may pin.
+    pub fn share_of_a_call(&self) -> usize {
+        self.pages_for_a_call() as usize * PAGE_BYTES
+    }
+
     /// Pages that one more call may pin: a share of what is left, so that several can be under way.
     fn pages_for_a_call(&self) -> u32 {
         let most = self.core.frames.limit() / 2;
@@ -130,8 +133,9 @@ impl Engine<KernelPager> {
 
     /// Before pins get short.
     fn harvest_calls_if_many(&self) {
-        if self.core.pins.pages() > self.core.frames.limit() / 16 || self.core.pins.ranges() > PINS as u32 / 2
-        {
+        const RANGES: u32 = 2048;
+        let (pins, kept) = (&self.core.pins, self.core.pins.kept());
+        if pins.pages() > kept.pages + self.core.frames.limit() / 16 || pins.ranges() > kept.ranges + RANGES {
             self.harvest_calls();
         }
     }
@@ -213,13 +217,14 @@ impl Engine<KernelPager> {
     pub(super) fn harvest_calls(&self) {
         if let Some(stubs) = self.stubs() {
             stubs.harvest(&mut |pins| self.core.pins.release(pins));
+            self.core.pins.note_kept();
         }
     }
 
     /// Ends the calls of threads that have ended in them (cancelled, or by a system call of their own).
     pub(super) fn bury_calls(&self) {
         if let Some(stubs) = self.stubs() {
-            stubs.each_active(|c| thread::has_ended(c.tid), &mut |pins| self.core.pins.release(pins));
+            stubs.bury(|c| thread::has_ended(c.tid), &mut |pins| self.core.pins.release(pins));
         }
     }
 }

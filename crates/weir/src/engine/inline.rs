@@ -332,17 +332,16 @@ pub(super) fn fetch_steps(a: Ahead) -> u32 {
 }
 
 fn new_desk() -> (Stack, Box<Bench>) {
-    match Stack::new(STACK_BYTES) {
-        Ok(mut stack) => {
-            // A bench is built on the stack: on this one, because the program's alternate stack may have room for less.
-            let mut bench = None;
-            stack.run(&mut || bench = Some(Box::new(Bench::new())));
-            match bench {
-                Some(bench) => (stack, bench),
-                None => super::threads::fatal(format_args!("engine bug: a desk without a bench")),
-            }
-        }
+    let mut stack = match Stack::new(STACK_BYTES) {
+        Ok(stack) => stack,
         Err(e) => super::threads::fatal(format_args!("no memory for a page fault's own stack: {e}")),
+    };
+    // There already: a bench is made on the stack, and is larger than the stacks of some threads.
+    let mut bench = None;
+    stack.run(&mut || bench = Some(Box::new(Bench::new())));
+    match bench {
+        Some(bench) => (stack, bench),
+        None => super::threads::fatal(format_args!("a desk without a workbench")),
     }
 }
 

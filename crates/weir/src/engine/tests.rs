@@ -500,6 +500,23 @@ fn freed_arrays_give_up_records_at_once_and_are_used_again() {
 }
 
 #[test]
+fn locks_of_an_array_end_when_it_is_freed_also_if_its_memory_is_used_again() {
+    let mut w = world(5);
+    let len = 100 * PAGE_BYTES;
+    let a = w.engine.heap_alloc(len, 1, false).unwrap();
+    let start = ((a - BASE) / PAGE_BYTES) as u32;
+    w.maps.push((start, 100));
+    (start..start + 100).for_each(|p| w.write(p));
+    w.engine.pin(a, len).unwrap();
+    assert_eq!(w.engine.core.validate(PAGES).unwrap().pinned, 100);
+    w.engine.heap_free(a).unwrap();
+    let b = w.engine.heap_alloc(len, 1, false).unwrap();
+    assert_eq!(b, a, "from the cache");
+    let census = w.engine.core.validate(PAGES).unwrap();
+    assert_eq!((census.pinned, w.engine.core.pinned.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
 fn pages_whose_protection_could_not_be_changed_leave_as_before_or_stay() {
     let mut w = world(2);
     let core = &w.engine.core;

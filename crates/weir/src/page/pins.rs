@@ -5,64 +5,100 @@
 //! safe: a pin is published first, then the page is found resident (or brought in) under its
 //! block's lock; reclaim asks for the pins of a block under the same lock. So either reclaim sees the
 //! pin, or the page is found gone and brought in again.
+//!
+//! Threads by the thousand may wait in a few pages (condition variables in an array): those that pin nothing but the same
+//! range share a row, so that asking stays quick and the pages are counted once.
 
 use super::{BlockId, PageId};
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::sync::{AtomicU32, Lock, Ordering};
+use core::sync::atomic::AtomicU64;
+use weir_os::mem::Table;
+use weir_os::sys::Errno;
 
-/// Ranges that can be pinned at once.
-pub const PINS: usize = 4096;
+/// Ranges that can be pinned at once: two for each stub that there can be. A row costs memory once it is used.
+pub const PINS: usize = 1 << 18;
 const WORDS: usize = PINS / 64;
+/// Places that remember who pinned a range last.
+const HINTS: usize = 4096;
 
-/// A published range.
-#[derive(Debug, Default)]
-struct Row {
-    /// First page and one past the last; equal when unused.
-    start: AtomicU32,
-    end: AtomicU32,
-    /// Next of the same call, plus one.
-    next: AtomicU32,
+/// Words of a row: the published range, first page in the low half and one past the last in the high one, 0 when unused; the
+/// next row of the same call plus one in the low half, and how many calls share the row in the high one.
+type Row = [AtomicU64; 2];
+
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+const fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// How much is pinned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Ranges, those that are shared counted once.
+    pub ranges: u32,
+    /// Pages in them; of ranges that overlap twice.
+    pub pages: u32,
 }
 
 /// All of them.
 #[derive(Debug)]
 pub struct Pins {
     lock: Lock,
-    rows: Box<[Row]>,
-    used: Box<[core::sync::atomic::AtomicU64]>,
-    /// Ranges in use, for the common case of none.
+    rows: Table<Row>,
+    used: Table<AtomicU64>,
+    /// Words of `used` that may hold a bit, for the common case of few.
+    top: AtomicU32,
+    /// By the first page: row plus one of the call that pinned last there.
+    hints: Table<AtomicU32>,
     ranges: AtomicU32,
-    /// Pages in them, ranges that overlap counted twice.
     pages: AtomicU32,
-}
-
-impl Default for Pins {
-    fn default() -> Pins {
-        Pins {
-            lock: Lock::default(),
-            rows: (0..PINS).map(|_| Row::default()).collect(),
-            used: (0..WORDS).map(|_| core::sync::atomic::AtomicU64::new(0)).collect(),
-            ranges: AtomicU32::new(0),
-            pages: AtomicU32::new(0),
-        }
-    }
+    /// What was pinned when those that have returned had been let go of.
+    kept: [AtomicU32; 2],
 }
 
 impl Pins {
+    /// None yet.
+    pub fn new() -> Result<Pins, Errno> {
+        Ok(Pins {
+            lock: Lock::default(),
+            rows: Table::new(PINS, c"weir-pins")?,
+            used: Table::new(WORDS, c"weir-pins")?,
+            top: AtomicU32::new(0),
+            hints: Table::new(HINTS, c"weir-pins")?,
+            ranges: AtomicU32::new(0),
+            pages: AtomicU32::new(0),
+            kept: Default::default(),
+        })
+    }
+
     /// Publishes `start..end` and puts it before `chain`. Returns the new chain, or `None` when all
     /// rows are in use.
     pub fn add(&self, start: PageId, end: u32, chain: u32) -> Option<u32> {
         let _guard = self.lock.lock();
-        let w = self.used.iter().position(|w| w.load(Ordering::Relaxed) != u64::MAX)?;
-        let bit = self.used[w].load(Ordering::Relaxed).trailing_ones();
-        self.used[w].fetch_or(1 << bit, Ordering::Relaxed);
+        let range = pair(start.0, end);
+        let hint = self.hints.row(start.0 as usize % HINTS);
+        if chain == 0
+            && let Some(at) = (hint.load(Ordering::Relaxed) as usize).checked_sub(1)
+            && self.rows.row(at)[0].load(Ordering::Relaxed) == range
+            && let (0, calls) = halves(self.rows.row(at)[1].load(Ordering::Relaxed))
+        {
+            self.rows.row(at)[1].store(pair(0, calls + 1), Ordering::Relaxed);
+            return Some(at as u32 + 1);
+        }
+        let w = (0..WORDS).find(|w| self.used.row(*w).load(Ordering::Relaxed) != u64::MAX)?;
+        let bit = self.used.row(w).load(Ordering::Relaxed).trailing_ones();
         let at = w as u32 * 64 + bit;
-        let row = &self.rows[at as usize];
-        row.next.store(chain, Ordering::Relaxed);
-        row.start.store(start.0, Ordering::Relaxed);
-        row.end.store(end, Ordering::Release);
+        let row = self.rows.row(at as usize);
+        row[1].store(pair(chain, 1), Ordering::Relaxed);
+        row[0].store(range, Ordering::Release);
+        self.used.row(w).fetch_or(1 << bit, Ordering::Release);
+        self.top.fetch_max(w as u32 + 1, Ordering::Release);
         self.ranges.fetch_add(1, Ordering::Release);
         self.pages.fetch_add(end - start.0, Ordering::Relaxed);
+        hint.store(at + 1, Ordering::Relaxed);
         Some(at + 1)
     }
 
@@ -71,13 +107,23 @@ impl Pins {
         let _guard = self.lock.lock();
         while chain != 0 {
             let at = (chain - 1) as usize;
-            let row = &self.rows[at];
-            let pages = row.end.load(Ordering::Relaxed) - row.start.load(Ordering::Relaxed);
-            row.end.store(row.start.load(Ordering::Relaxed), Ordering::Relaxed);
-            chain = row.next.load(Ordering::Relaxed);
-            self.used[at / 64].fetch_and(!(1 << (at % 64)), Ordering::Relaxed);
+            let row = self.rows.row(at);
+            let (next, calls) = halves(row[1].load(Ordering::Relaxed));
+            chain = next;
+            row[1].store(pair(next, calls - 1), Ordering::Relaxed);
+            if calls > 1 {
+                continue;
+            }
+            let (start, end) = halves(row[0].swap(0, Ordering::Relaxed));
+            self.used.row(at / 64).fetch_and(!(1 << (at % 64)), Ordering::Relaxed);
             self.ranges.fetch_sub(1, Ordering::Relaxed);
-            self.pages.fetch_sub(pages, Ordering::Relaxed);
+            self.pages.fetch_sub(end - start, Ordering::Relaxed);
+        }
+        let top = self.top.load(Ordering::Relaxed);
+        let empty = (0..top).rev().take_while(|w| self.used.row(*w as usize).load(Ordering::Relaxed) == 0);
+        let empty = empty.count() as u32;
+        if empty > 0 {
+            self.top.store(top - empty, Ordering::Relaxed);
         }
     }
 
@@ -91,6 +137,18 @@ impl Pins {
         self.pages.load(Ordering::Relaxed)
     }
 
+    /// Notes what is pinned by calls that are still under way.
+    pub fn note_kept(&self) {
+        self.kept[0].store(self.ranges(), Ordering::Relaxed);
+        self.kept[1].store(self.pages(), Ordering::Relaxed);
+    }
+
+    /// What [`Pins::note_kept`] noted last.
+    pub fn kept(&self) -> Amount {
+        let [ranges, pages] = &self.kept;
+        Amount { ranges: ranges.load(Ordering::Relaxed), pages: pages.load(Ordering::Relaxed) }
+    }
+
     /// The pinned pages of a block. Under the block's lock.
     pub fn of_block(&self, block: BlockId) -> u64 {
         if self.ranges.load(Ordering::Acquire) == 0 {
@@ -98,12 +156,12 @@ impl Pins {
         }
         let (first, end) = (block.page(0).0, block.page(0).0 + BLOCK_PAGES);
         let mut mask = 0;
-        for (w, word) in self.used.iter().enumerate() {
-            let mut left = word.load(Ordering::Acquire);
+        for w in 0..self.top.load(Ordering::Acquire) as usize {
+            let mut left = self.used.row(w).load(Ordering::Acquire);
             while left != 0 {
-                let row = &self.rows[w * 64 + left.trailing_zeros() as usize];
+                let row = self.rows.row(w * 64 + left.trailing_zeros() as usize);
                 left &= left - 1;
-                let (lo, hi) = (row.start.load(Ordering::Relaxed), row.end.load(Ordering::Acquire));
+                let (lo, hi) = halves(row[0].load(Ordering::Acquire));
                 let (lo, hi) = (lo.max(first), hi.min(end));
                 if lo < hi {
                     mask |= run_mask(lo - first, hi - lo);
@@ -120,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_mask_of_a_block_is_what_ranges_cover_of_it() {
-        let pins = Pins::default();
+        let pins = Pins::new().unwrap();
         let block = BlockId(3);
         assert_eq!(pins.of_block(block), 0);
         let chain = pins.add(PageId(3 * 64 - 5), 3 * 64 + 2, 0).unwrap();
@@ -138,7 +196,7 @@ mod tests {
 
     #[test]
     fn when_all_rows_are_taken_the_next_pin_is_refused_until_one_is_released() {
-        let pins = Pins::default();
+        let pins = Pins::new().unwrap();
         let mut chain = 0;
         for i in 0..PINS as u32 {
             chain = pins.add(PageId(i), i + 1, chain).unwrap();
@@ -146,5 +204,39 @@ mod tests {
         assert_eq!(pins.add(PageId(9), 10, 0), None);
         pins.release(chain);
         assert!(pins.add(PageId(9), 10, 0).is_some());
+    }
+
+    #[test]
+    fn calls_that_pin_nothing_but_one_range_share_it_and_it_stays_until_the_last_has_let_go() {
+        let pins = Pins::new().unwrap();
+        let chains: Vec<u32> =
+            (0..5000).map(|i| pins.add(PageId(70 + i % 2), 71 + i % 2, 0).unwrap()).collect();
+        assert_eq!((pins.ranges(), pins.pages()), (2, 2));
+        // One of them goes on to pin more.
+        let longer = pins.add(PageId(900), 903, chains[0]).unwrap();
+        let apart = pins.add(PageId(70), 71, longer).unwrap();
+        assert_eq!((pins.ranges(), pins.pages()), (4, 6));
+        for chain in &chains[1..] {
+            pins.release(*chain);
+        }
+        assert_eq!(pins.of_block(BlockId(1)), 1 << 6);
+        assert_eq!(pins.of_block(BlockId(14)), 0b111 << 4);
+        pins.release(apart);
+        assert_eq!((pins.ranges(), pins.pages(), pins.of_block(BlockId(1))), (0, 0, 0));
+        assert!(pins.add(PageId(70), 71, 0).is_some(), "what was remembered is not used any more");
+        assert_eq!(pins.ranges(), 1);
+    }
+
+    #[test]
+    fn few_ranges_are_asked_about_quickly_again_after_there_were_many() {
+        let pins = Pins::new().unwrap();
+        let many: Vec<u32> = (0..10_000).map(|i| pins.add(PageId(i * 2), i * 2 + 1, 0).unwrap()).collect();
+        pins.note_kept();
+        assert_eq!(pins.kept(), Amount { ranges: 10_000, pages: 10_000 });
+        for chain in &many[3..] {
+            pins.release(*chain);
+        }
+        assert_eq!(pins.top.load(Ordering::Relaxed), 1);
+        assert_eq!(pins.of_block(BlockId(0)), 0b10101);
     }
 }

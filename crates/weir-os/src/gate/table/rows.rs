@@ -367,8 +367,8 @@ pub(super) static ROWS: [Row; 383] = [
     plain(308, "setns"),
     call(309, "getcpu", &[INT, INT]),
     // The other process may be this one: the remote vector is reported as the local one is.
-    call(310, "process_vm_readv", &[N, Iov(2), N, Iov(4)]),
-    call(311, "process_vm_writev", &[N, Iov(2), N, Iov(4)]),
+    call(310, "process_vm_readv", &[N, Iov(2), N, Elsewhere(4)]),
+    call(311, "process_vm_writev", &[N, Iov(2), N, Elsewhere(4)]),
     call(312, "kcmp", &[N, N, N, N, Fix(12)]),
     call(313, "finit_module", &[N, Text]),
     call(314, "sched_setattr", &[N, SelfSized(0)]),

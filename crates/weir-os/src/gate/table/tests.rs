@@ -98,7 +98,7 @@ fn masks_tell_pointers_tables_and_ranges() {
     assert_eq!(pointer_args(libc::SYS_getpid as usize), 0);
     assert_eq!(pointer_args(libc::SYS_futex as usize), 0b1_1001);
     assert_eq!(table_args(libc::SYS_readv as usize), 0b10);
-    assert_eq!(table_args(libc::SYS_process_vm_readv as usize), 0b1010);
+    assert_eq!(table_args(libc::SYS_process_vm_readv as usize), 0b10);
     assert!(is_memory_call(libc::SYS_munmap as usize) && is_memory_call(libc::SYS_process_madvise as usize));
     assert!(!is_memory_call(libc::SYS_read as usize) && !is_memory_call(9999));
     assert!(is_never_trapped(libc::SYS_rt_sigreturn as usize) && !is_never_trapped(9999));
@@ -156,7 +156,8 @@ fn vectors_are_reported_with_their_parts() {
     assert_eq!(reports[1..], (1..40).map(|at| (0x10_0000 + at * 0x1000, at)).collect::<Vec<_>>());
     assert_eq!(fake.reads, 3);
     let both = fake.of(libc::SYS_process_vm_readv, [1, 0x1000, 2, 0x1020, 2, 0]);
-    assert_eq!(both, [(0x1000, 32), (0x1020, 32), (0x10_1000, 1), (0x10_2000, 2), (0x10_3000, 3)]);
+    // Of what lies elsewhere the list alone.
+    assert_eq!(both, [(0x1000, 32), (0x1020, 32), (0x10_1000, 1)]);
     assert_eq!(fake.of(libc::SYS_process_madvise, [1, 0x1000, 2, 0, 0, 0]), [(0x1000, 32)]);
 }
 

@@ -182,7 +182,9 @@ impl<'a, C: Caller> Walk<'a, C> {
             Kind::SigArg => self.signal_argument(addr),
             Kind::Waiters(k) => self.waiters(addr, self.arg(k)),
             Kind::WaiterPair => self.waiters(addr, 2),
-            Kind::Ranges(k) => self.report(addr, self.arg(k).min(MOST_VECTORS).saturating_mul(IOVEC)),
+            Kind::Ranges(k) | Kind::Elsewhere(k) => {
+                self.report(addr, self.arg(k).min(MOST_VECTORS).saturating_mul(IOVEC))
+            }
         }
     }
 

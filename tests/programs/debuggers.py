@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Programs under `weir run` with gdb, strace, and another process that reads their memory: what docs/debugging.md says."""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from run import WEIR
+
+BUDGET = 32 << 20
+LIMIT_S = 120
+
+# 96 MiB of numbers, so most of the pages are out when the first sum is known.
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+long *array;
+enum { N = 12 << 20 };
+int main(int count, char **arguments) {
+    array = malloc(N * sizeof *array);
+    for (long i = 0; i < N; i++) array[i] = i;
+    long sum = 0;
+    for (long i = 0; i < N; i++) sum += array[i];
+    printf("sum %ld\n", sum);
+    if (count > 1) {
+        printf("%p %s\n", (void *)array, arguments[1]);
+        fflush(stdout);
+        getchar();
+    }
+    puts(sum == (long)N * (N - 1) / 2 ? "right" : "wrong");
+    return 0;
+}
+"""
+
+# Process, address: what the first MiB there says to process_vm_readv.
+READER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Part(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+into = (ctypes.c_long * (1 << 17))()
+here, there = Part(ctypes.addressof(into), 1 << 20), Part(int(sys.argv[2], 16), 1 << 20)
+got = libc.process_vm_readv(int(sys.argv[1]), ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+print(got if got < 0 else list(into) == list(range(1 << 17)), os.strerror(ctypes.get_errno()))
+"""
+
+
+def run(command, folder, **options):
+    """A command's output and status; bounded."""
+    return subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False, **options
+    )
+
+
+def weir(faults):
+    """The words before a program."""
+    return [str(WEIR), "run", "--quiet", "--memory", str(BUDGET), "--faults", faults, "--"]
+
+
+def with_gdb(folder, faults):
+    """Breakpoints, a page that is out and comes, a change, and the right end."""
+    bring = "((int (*)(void *, void *, unsigned long)) memcmp)(array, array, 4096)"
+    words = [
+        "set pagination off", "set debuginfod enabled off", f"set exec-wrapper {' '.join(weir(faults))}",
+        "handle SIGBUS SIGSYS nostop noprint pass", "break puts", "run", "up", "print sum", "print array[100]",
+        f"call {bring}", "print array[100]", "print array[101] = 7", "x/2gd &array[100]", "delete", "continue",
+    ]
+    ran = run(["gdb", "-q", "-batch", "-nx", *[part for word in words for part in ("-ex", word)], "./program"], folder)
+    said = ran.stdout + ran.stderr
+    expected = [
+        r"hit Breakpoint 1", r"\$1 = 79164830908416", r"Cannot access memory at address 0x[0-9a-f]+", r"\$2 = 0",
+        r"\$3 = 100", r"\$4 = 7", r"0x[0-9a-f]+:\s100\s7", r"sum 79164830908416\nright", r"exited normally",
+    ]
+    for word in expected:
+        assert re.search(word, said), f"gdb did not say {word!r}: {said[-1500:]}"
+
+
+def with_strace(folder, faults):
+    """The program's output and status, and a trace of its calls."""
+    ran = run(["strace", "-f", "-o", "trace", *weir(faults), "./program"], folder)
+    assert (ran.returncode, ran.stdout) == (0, "sum 79164830908416\nright\n"), f"{ran.returncode}: {ran.stdout} {ran.stderr}"
+    trace = (folder / "trace").read_text(errors="replace")
+    assert "sum 79164830908416" in trace and "+++ exited with 0 +++" in trace, "no trace of the program"
+
+
+def read_by_another(folder, faults):
+    """Memory that is out is read by another process where a thread serves faults, and is EFAULT where none does."""
+    with subprocess.Popen(
+        [*weir(faults), "./program", "wait"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout.readline() == "sum 79164830908416\n", "no sum"
+            address = child.stdout.readline().split()[0]
+            ran = run([sys.executable, "-c", READER, str(child.pid), address], folder)
+            expected = "True Success\n" if faults == "thread" else "-1 Bad address\n"
+            assert ran.stdout == expected, f"{ran.stdout!r} instead of {expected!r}: {ran.stderr}"
+            said, _ = child.communicate("\n", timeout=LIMIT_S)
+            assert (child.returncode, said) == (0, "right\n"), f"{child.returncode}: {said}"
+        finally:
+            child.kill()
+
+
+def main():
+    """Runs every check in both modes; the exit status is 0 when all passed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", choices=("inline", "thread"), action="append", help="only this way to serve faults")
+    options = parser.parse_args()
+    for tool in ("gdb", "strace", "cc"):
+        if shutil.which(tool) is None:
+            sys.exit(f"debuggers: {tool} not found: install the packages gdb, strace, gcc")
+    if not os.access(WEIR, os.X_OK):
+        sys.exit(f"debuggers: {WEIR} not found: run `make build` or set WEIR_BIN")
+    failed = passed = 0
+    with tempfile.TemporaryDirectory(prefix="weir-debuggers-") as name:
+        folder = pathlib.Path(name)
+        (folder / "program.c").write_text(PROGRAM)
+        subprocess.run(["cc", "-g", "-O0", "program.c", "-o", "program"], cwd=folder, check=True)
+        for faults in options.faults or ("inline", "thread"):
+            for check in (with_gdb, with_strace, read_by_another):
+                try:
+                    check(folder, faults)
+                    passed += 1
+                    reason = ""
+                except (AssertionError, subprocess.TimeoutExpired) as error:
+                    failed += 1
+                    reason = str(error)
+                print(f"{'FAIL' if reason else 'ok  '} {check.__name__:<16} {faults:<7} {reason}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
