@@ -57,7 +57,8 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     check_program(name, &program)?;
     check_faults(settings.faults)?;
     let library = preload::find().map_err(|e| own(format!("{e:#}")))?;
-    for warning in swapfile::check(&mut settings).map_err(own)?.iter().filter(|_| !settings.quiet) {
+    let named = layers.names_swap_folder(&settings);
+    for warning in swapfile::check(&mut settings, named).map_err(own)?.iter().filter(|_| !settings.quiet) {
         eprintln!("weir: {warning}");
     }
 
