@@ -163,13 +163,11 @@ impl KernelPager {
     }
 
     /// In the child of a fork: puts a userfaultfd of this process in the place of the parent's,
-    /// under the same number, and registers everything again but for the page ranges (start, end)
+    /// and registers everything again but for the page ranges (start, end)
     /// in `foreign`, in order, where something else is mapped. Until then missing pages read as zeros.
     pub fn reopen_in_child(&self, foreign: &[(usize, usize)]) -> Result<(), Errno> {
         let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy }, self.intake)?;
-        let (from, to) = (fresh.fd() as usize, self.uffd.fd() as usize);
-        // SAFETY: descriptors of ours; the parent's description stays open in the parent.
-        unsafe { syscall(libc::SYS_dup3, [from, to, libc::O_CLOEXEC as usize, 0, 0, 0])? };
+        self.uffd.replace(fresh);
         self.nursery_busy.store(false, Ordering::Relaxed);
         self.register(foreign)
     }
@@ -184,9 +182,9 @@ impl KernelPager {
         self.moves
     }
 
-    /// The userfaultfd's number, which nobody may close.
-    pub fn fd(&self) -> i32 {
-        self.uffd.fd()
+    /// Whether the kernel still tells of missing pages: not once the program has closed the userfaultfd past Weir.
+    pub fn is_watching(&self) -> bool {
+        self.uffd.is_intact()
     }
 
     /// Page-moving system calls so far.

@@ -166,16 +166,6 @@ pub fn close(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Duplicates `fd` out of the low numbers that programs count on (`select`, shells, "the next open
-/// returns 3"), close-on-exec.
-pub fn dup_high(fd: i32) -> Option<i32> {
-    [900usize, 200, 64].into_iter().find_map(|floor| {
-        let command = libc::F_DUPFD_CLOEXEC as usize;
-        // SAFETY: no pointers.
-        unsafe { syscall(libc::SYS_fcntl, [fd as usize, command, floor, 0, 0, 0]).ok() }.map(|fd| fd as i32)
-    })
-}
-
 /// Writes all of `bytes` to `fd`, giving up at the first error other than EINTR.
 pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
@@ -216,6 +206,11 @@ pub fn address_space_limit() -> u64 {
 /// RLIMIT_FSIZE in bytes; `u64::MAX` when there is none.
 pub fn file_size_limit() -> u64 {
     soft_limit(libc::RLIMIT_FSIZE as usize)
+}
+
+/// RLIMIT_NOFILE: descriptors have lower numbers.
+pub fn descriptor_limit() -> u64 {
+    soft_limit(libc::RLIMIT_NOFILE as usize)
 }
 
 fn soft_limit(resource: usize) -> u64 {

@@ -325,6 +325,7 @@ impl Engine<KernelPager> {
             chore(); // not inside: it may enter the gate itself
         }
         let _inside = self.gate.enter();
+        self.check_descriptors();
         #[cfg(target_arch = "x86_64")]
         if self.core.pins.ranges() > 0 {
             self.harvest_calls();
@@ -340,6 +341,17 @@ impl Engine<KernelPager> {
         share::choose(&self.core, thread::now_ns());
         self.core.publish();
         self.watch();
+    }
+
+    /// Ends the process once the program has closed the userfaultfd by a system call of its own: what is not in frames would read as
+    /// zeros. Looked at now and then: until then it does.
+    pub fn check_descriptors(&self) {
+        if !self.core.pager.is_watching() {
+            fatal(format_args!(
+                "the program has closed a descriptor of Weir's (the userfaultfd) by a system call past libc: memory that is not \
+                 in RAM would read as zeros, so it ends here"
+            ));
+        }
     }
 
     /// A pool whose share fell writes its coldest pages, while nobody needs frames.
