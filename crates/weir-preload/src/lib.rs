@@ -18,4 +18,6 @@ mod inline;
 mod libc_next;
 mod malloc;
 mod map;
+mod rights;
 mod state;
+mod threads;

@@ -269,9 +269,9 @@ impl Engine<KernelPager> {
         parts.iter().any(|r| r.kind == Kind::Foreign)
     }
 
-    /// Fetches what streams will want next, until the process ends.
-    pub fn fetch_ahead_for_ever(&self) -> ! {
-        loop {
+    /// Fetches what streams will want next, until it is told to leave by a value other than 0.
+    pub fn fetch_ahead_in_background(&self, leave: &AtomicU32) {
+        while leave.load(Ordering::Acquire) == 0 {
             let next = {
                 let _inside = self.gate.enter();
                 self.inline.streams.take()
@@ -390,6 +390,11 @@ impl Streams {
 }
 
 impl Inline {
+    /// Wakes the thread that waits for streams.
+    pub(super) fn call_thread(&self) {
+        thread::futex_wake(&self.streams.waiting, 1);
+    }
+
     /// In the child of a fork: streams of the parent are not the child's.
     pub(super) fn forked(&self) {
         self.streams.reset();

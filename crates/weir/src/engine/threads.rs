@@ -17,6 +17,7 @@ use crate::reclaim::{self, Effort, recompress, room, share, through, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
+use core::sync::atomic::AtomicU32;
 use weir_os::pager::KernelPager;
 use weir_os::sys;
 use weir_os::thread;
@@ -51,11 +52,12 @@ const DIRECT_BATCH_STREAM: u32 = 2 * BLOCK_PAGES;
 const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, tid: 0 };
 
 impl Engine<KernelPager> {
-    /// Serves faults until the process ends.
-    pub fn serve_faults(&self, bench: &mut Bench) -> ! {
+    /// Serves faults until it is told to leave by a value other than 0.
+    pub fn serve_faults(&self, bench: &mut Bench, leave: &AtomicU32) {
         let mut messages = [NO_FAULT; INTAKE];
-        loop {
-            if let Err(e) = self.core.pager.wait(-1) {
+        while leave.load(Ordering::Acquire) == 0 {
+            // Nobody can wake it from this wait but a fault.
+            if let Err(e) = self.core.pager.wait((IDLE_NS / 1_000_000) as i32) {
                 fatal(format_args!("cannot wait for page faults: {e}"));
             }
             loop {
@@ -238,9 +240,15 @@ impl Engine<KernelPager> {
         ))
     }
 
-    /// Reclaims in the background until the process ends.
-    pub fn reclaim_for_ever(&self, bench: &mut Bench) -> ! {
-        loop {
+    /// Wakes the threads that wait for work, so that they look whether they are to leave.
+    pub fn call_threads(&self) {
+        thread::futex_wake(&self.core.kick, 1);
+        self.inline.call_thread();
+    }
+
+    /// Reclaims in the background until it is told to leave by a value other than 0.
+    pub fn reclaim_in_background(&self, bench: &mut Bench, leave: &AtomicU32) {
+        while leave.load(Ordering::Acquire) == 0 {
             if self.core.kick.load(Ordering::Acquire) == 0 {
                 let _ = thread::futex_wait(&self.core.kick, 0, Some(IDLE_NS));
             }
@@ -451,7 +459,7 @@ impl Patience {
         }
         core.kick_if_low();
         // Nobody wakes this word: it is a pause that needs no libc.
-        let pause = core::sync::atomic::AtomicU32::new(0);
+        let pause = AtomicU32::new(0);
         let _ = thread::futex_wait(&pause, 0, Some(FRUITLESS_PAUSE_NS));
         let waited = now - self.since_ns;
         if waited > POOL_NEEDED_MS * 1_000_000 {
