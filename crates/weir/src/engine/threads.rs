@@ -242,6 +242,7 @@ impl Engine<KernelPager> {
 
     /// Wakes the threads that wait for work, so that they look whether they are to leave.
     pub fn call_threads(&self) {
+        self.core.kick.store(1, Ordering::Release);
         thread::futex_wake(&self.core.kick, 1);
         self.inline.call_thread();
     }
