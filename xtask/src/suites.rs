@@ -68,6 +68,12 @@ const INLINE_SWAP: &[(&str, &str)] =
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
+const OUTSIDE: &[Need] = &[
+    Need::Userfaultfd,
+    Need::Tool("python3", "python3"),
+    Need::Tool("cc", "gcc"),
+    Need::Tool("setarch", "util-linux"),
+];
 const NOBODY: &[Need] =
     &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
 const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
@@ -175,11 +181,11 @@ const SUITES: &[Suite] = &[
         name: "shim-swap",
         command: &[
             "cargo", "run", "-q", "-p", "xtask", "--", "shim", "fork", "threads", "mremap", "munmap",
-            "madvise", "advice", "buffers", "exec", "loads",
+            "madvise", "advice", "buffers", "exec", "loads", "descriptors", "rights",
         ],
         env: INLINE_SWAP,
         needs: C,
-        tests_min: 9,
+        tests_min: 11,
         minutes_max: 8,
     },
     Suite {
@@ -188,6 +194,14 @@ const SUITES: &[Suite] = &[
         env: &[],
         needs: PYTHON,
         tests_min: 7,
+        minutes_max: 5,
+    },
+    Suite {
+        name: "outside",
+        command: &["python3", "tests/programs/outside.py"],
+        env: &[],
+        needs: OUTSIDE,
+        tests_min: 10,
         minutes_max: 5,
     },
     Suite {

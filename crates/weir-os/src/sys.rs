@@ -87,6 +87,12 @@ pub unsafe fn set_door(address: usize) {
     DOOR.0.store(address as *mut (), core::sync::atomic::Ordering::Release);
 }
 
+/// Where all system calls of this crate are made now.
+#[cfg(target_arch = "x86_64")]
+pub fn door() -> usize {
+    DOOR.0.load(core::sync::atomic::Ordering::Acquire) as usize
+}
+
 /// Makes them in this library again, if they were made at `address`.
 #[cfg(target_arch = "x86_64")]
 pub fn leave_door(address: usize) {
@@ -196,6 +202,14 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
         n if n == len => Ok(()),
         _ => Err(Errno::EAGAIN),
     }
+}
+
+/// Whether the user wants addresses that are the same in every run (the personality that `setarch -R` and debuggers set).
+pub fn addresses_are_fixed() -> bool {
+    const ADDR_NO_RANDOMIZE: usize = 0x0004_0000;
+    const ASK: usize = 0xffff_ffff;
+    // SAFETY: no pointers; asks only.
+    unsafe { syscall(libc::SYS_personality, [ASK, 0, 0, 0, 0, 0]) }.is_ok_and(|p| p & ADDR_NO_RANDOMIZE != 0)
 }
 
 /// RLIMIT_AS in bytes; `u64::MAX` when there is none.

@@ -50,6 +50,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_FRAME_ORDER", "scattered"),
         ("WEIR_LOADS", "bring"),
         ("WEIR_COLD", "keep"),
+        ("WEIR_PLACE", "77"),
     ])
     .unwrap();
     let expected = Settings {
@@ -75,6 +76,7 @@ fn every_option_is_read_from_its_variable() {
         store_batch: 2,
         frames_in_order: false,
         answers_loads: false,
+        place: Some(77),
         cold: Cold::Keep,
     };
     assert_eq!(s, expected);

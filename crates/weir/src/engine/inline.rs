@@ -9,6 +9,7 @@ use super::Engine;
 use crate::admission::Asker;
 use crate::door::Pager;
 use crate::fault::load::Load;
+use crate::limits::PLACE_BYTES;
 use crate::fault::{self, Ahead, Whose};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
@@ -51,6 +52,8 @@ impl GateHalf {
     /// For a space that will begin at `base`; empty when handler threads serve faults.
     #[cfg(target_arch = "x86_64")]
     pub fn at(base: usize, intake: Intake) -> Result<GateHalf, Errno> {
+        let below = PLACE_BYTES as usize;
+        GateHalf::unwatched(base - below, below, intake)?;
         let stubs = match intake {
             Intake::Messages => None,
             Intake::InThread => Some(weir_os::gate::stubs::Stubs::new(base)?),
@@ -59,6 +62,16 @@ impl GateHalf {
             stubs.open_door();
         }
         Ok(GateHalf { stubs })
+    }
+
+    /// EEXIST: a filter of a parent's watches the range.
+    pub fn unwatched(base: usize, len: usize, intake: Intake) -> Result<(), Errno> {
+        #[cfg(target_arch = "x86_64")]
+        if intake == Intake::InThread && weir_os::gate::is_watched(base, len) {
+            return Err(Errno::EEXIST);
+        }
+        let _ = (base, len, intake);
+        Ok(())
     }
 
     /// There is no gate for this processor.

@@ -58,6 +58,7 @@ impl Engine<KernelPager> {
         while leave.load(Ordering::Acquire) == 0 {
             // Nobody can wake it from this wait but a fault.
             if let Err(e) = self.core.pager.wait((IDLE_NS / 1_000_000) as i32) {
+                self.check_descriptors();
                 fatal(format_args!("cannot wait for page faults: {e}"));
             }
             loop {
@@ -82,7 +83,10 @@ impl Engine<KernelPager> {
     fn intake(&self, messages: &mut [FaultMessage; INTAKE]) -> usize {
         let n = match self.core.pager.read(messages) {
             Ok(n) => n,
-            Err(e) => fatal(format_args!("cannot read page faults: {e}")),
+            Err(e) => {
+                self.check_descriptors();
+                fatal(format_args!("cannot read page faults: {e}"))
+            }
         };
         messages[..n].sort_unstable_by_key(|m| m.address);
         n

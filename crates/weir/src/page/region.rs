@@ -104,6 +104,14 @@ impl RegionMap {
         map
     }
 
+    /// Takes the blocks before `block` out of use. Nothing is mapped yet.
+    pub fn begin_at(&mut self, block: u32) {
+        if let Some(len) = self.free.get(&0).copied() {
+            self.remove_free(0, len);
+            self.add_free(block.min(len), len.saturating_sub(block));
+        }
+    }
+
     fn add_free(&mut self, start: u32, len: u32) {
         if len > 0 {
             self.free.insert(start, len);
