@@ -8,16 +8,18 @@ Each check is a function; what a program must do is in its C text below.
 import argparse
 import os
 import pathlib
-import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 from run import WEIR
 
 SECONDS = 120
+CHUNK = 1 << 20
 BUDGET = 32 << 20
 
 PROGRAM = r"""
@@ -88,16 +90,12 @@ int main(int argc, char **argv) {
         check();
     }
     if (!strcmp(what, "crash")) {
-        int shown = argc > 2 && !strcmp(argv[2], "page");
-        char secret[64], plain[64];
-        for (size_t at = 0; at < BYTES; at += PAGE) {
-            int hidden = at >= BYTES / 2 && (!shown || at / PAGE % 2);
-            snprintf(secret, sizeof secret, "%s%08zu", hidden ? "SECRET-" : "PUBLIC-", at / PAGE);
-            memcpy(memory + at + 300, secret, strlen(secret));
-        }
-        snprintf(plain, sizeof plain, "PUB%s", "LIC-LAST");
-        if (madvise(memory + BYTES / 2 - (uintptr_t)memory % PAGE, BYTES / 2, MADV_DONTDUMP) != 0) return 7;
+        char *half = (char *)(((uintptr_t)memory + BYTES / 2) & ~(uintptr_t)(PAGE - 1));
+        for (size_t at = 0; at + PAGE < BYTES; at += PAGE) /* In two pieces: the text of the program is in the core file. */
+            sprintf(memory + at + 300, "%s%s%06zu", memory + at < half ? "PUB" : "SEC", memory + at < half ? "LIC-" : "RET-", at / PAGE);
+        if (madvise(half, BYTES / 2 - PAGE, MADV_DONTDUMP) != 0) return 7;
         check();
+        for (size_t at = 0; at < BYTES / 16; at += PAGE) memory[at + 1000] = 1; /* in RAM now */
         abort();
     }
     check();
@@ -181,12 +179,56 @@ def nothing_is_written_into_a_file_of_the_programs(folder):
             assert "userfaultfd" in ran.stderr and "past libc" in ran.stderr, ran.stderr
 
 
+def core_of(folder, *arguments):
+    """Runs the crashing program; its core file's length, and how often each word is in it."""
+    pattern = pathlib.Path("/proc/sys/kernel/core_pattern")
+    before = pattern.read_text()
+    if before.strip() != "core":
+        pattern.write_text("core\n")  # fails for those who may not; put back below
+    try:
+        ran = folder.run("crash", *arguments)
+        assert ran.returncode == -signal.SIGABRT, f"status {ran.returncode}: {ran.stderr}"
+    finally:
+        if before.strip() != "core":
+            pattern.write_text(before)
+    (core,) = folder.path.glob("core*")
+    words = {word: 0 for word in (b"PUBLIC-0", b"SECRET-0")}
+    with open(core, "rb") as file:
+        for offset, size in memory_in(file.read(64 << 10)):
+            for at in range(offset, offset + size, CHUNK):
+                data = os.pread(file.fileno(), min(CHUNK, offset + size - at), at)
+                words = {word: n + data.count(word) for word, n in words.items()}
+    length = core.stat().st_size
+    core.unlink()
+    return length, words
+
+
+def memory_in(head):
+    """Offset and length of each piece of memory in a core file, from its program headers. (Its notes have the registers of all threads.)"""
+    (table,), (count,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<H", head, 56)
+    for at in range(table, table + count * 56, 56):
+        kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", head, at)
+        if kind == 1:
+            yield offset, size
+
+
+def a_core_file_has_what_is_in_ram_and_nothing_that_was_excluded(folder):
+    """A crash ends soon, and its core file is about as large as what the program has mapped."""
+    started = time.monotonic()
+    size, words = core_of(folder)
+    assert words[b"SECRET-0"] == 0, words
+    assert words[b"PUBLIC-0"] > 100, words
+    assert size < 512 << 20, f"{size} bytes"
+    assert time.monotonic() - started < SECONDS / 4, "it takes long"
+
+
 CHECKS = [
     addresses_differ_from_run_to_run,
     a_tree_has_one_place,
     a_child_that_lost_the_place_keeps_away_from_its_parents,
     addresses_can_be_fixed,
     nothing_is_written_into_a_file_of_the_programs,
+    a_core_file_has_what_is_in_ram_and_nothing_that_was_excluded,
 ]
 
 
@@ -198,6 +240,7 @@ def main():
     options = parser.parse_args()
     if not os.access(WEIR, os.X_OK):
         sys.exit(f"outside: {WEIR} not found: run `make build` or set WEIR_BIN")
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     failed = ran = 0
     for faults in options.faults or ("inline", "thread"):
         folder = Folder(faults)

@@ -119,6 +119,12 @@ impl Engine<KernelPager> {
     fn wipe_in_child(&self) {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
+        // As the kernel has it: locks do not come along.
+        let locked: Vec<Region> = regions.map.iter().filter(|r| r.locked).copied().collect();
+        for r in locked {
+            regions.map.remove(r.start);
+            regions.map.insert(Region { locked: false, ..r });
+        }
         let special: Vec<Region> = regions.map.iter().filter(|r| r.fork != AtFork::Copy).copied().collect();
         for r in special {
             let result = if r.fork == AtFork::Drop {

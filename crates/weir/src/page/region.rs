@@ -59,18 +59,21 @@ pub struct Region {
     pub fork: AtFork,
     /// Order of use; the rows of the blocks repeat it for faults.
     pub access: Access,
+    /// In core files, as far as it is in RAM.
+    pub dump: bool,
+    /// Its pages are locked in RAM, by the kernel as well.
+    pub locked: bool,
 }
 
 impl Region {
     /// A region as mapped at first.
     pub fn new(start: u32, pages: u32, prot: i32, kind: Kind) -> Region {
-        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy, access: Access::Any }
+        let (fork, access) = (AtFork::Copy, Access::Any);
+        Region { start, pages, prot, kind, base: start, fork, access, dump: true, locked: false }
     }
 
     fn continues(&self, before: &Region) -> bool {
-        before.end() == self.start
-            && (before.prot, before.kind, before.base, before.fork, before.access)
-                == (self.prot, self.kind, self.base, self.fork, self.access)
+        *self == Region { start: self.start, pages: self.pages, ..*before } && before.end() == self.start
     }
 
     /// First page after the region.
