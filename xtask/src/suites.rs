@@ -75,6 +75,12 @@ const DEBUGGERS: &[Need] = &[
     Need::Tool("gdb", "gdb"),
     Need::Tool("strace", "strace"),
 ];
+const OUTSIDE: &[Need] = &[
+    Need::Userfaultfd,
+    Need::Tool("python3", "python3"),
+    Need::Tool("cc", "gcc"),
+    Need::Tool("setarch", "util-linux"),
+];
 const NOBODY: &[Need] =
     &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
 const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
@@ -182,11 +188,11 @@ const SUITES: &[Suite] = &[
         name: "shim-swap",
         command: &[
             "cargo", "run", "-q", "-p", "xtask", "--", "shim", "fork", "threads", "mremap", "munmap",
-            "madvise", "advice", "buffers", "exec", "loads",
+            "madvise", "advice", "buffers", "exec", "loads", "descriptors", "rights",
         ],
         env: INLINE_SWAP,
         needs: C,
-        tests_min: 9,
+        tests_min: 11,
         minutes_max: 8,
     },
     Suite {
@@ -211,6 +217,14 @@ const SUITES: &[Suite] = &[
         env: &[],
         needs: DEBUGGERS,
         tests_min: 6,
+        minutes_max: 5,
+    },
+    Suite {
+        name: "outside",
+        command: &["python3", "tests/programs/outside.py"],
+        env: &[],
+        needs: OUTSIDE,
+        tests_min: 10,
         minutes_max: 5,
     },
     Suite {

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use weir::config::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, format_size};
-use weir::engine::swapfile::auto_bytes;
 use weir_os::probe::{self, FaultMode, Probe, ThpMode, Tried};
 use weir_os::swapfile::Space;
 
@@ -282,13 +281,10 @@ fn swap_check(folder: &Path, wanted: Option<u64>, budget: u64) -> Check {
     };
     let space = swapfile::space_in(folder).unwrap_or(Space { free: 0, total: 0 });
     let free = space.free;
-    let size = match (wanted, auto_bytes(space, budget)) {
+    let size = match (wanted, swapfile::auto_in(space, budget)) {
         (Some(bytes), _) => format_size(bytes),
-        (None, Some(bytes)) => format!("auto: up to {}", format_size(bytes)),
-        (None, None) => {
-            let detail = format!("{place}: only {} are free", format_size(free));
-            return bad(NAME, Status::Warn, detail, OTHER_FOLDER);
-        }
+        (None, Ok(bytes)) => format!("auto: up to {}", format_size(bytes)),
+        (None, Err(why)) => return bad(NAME, Status::Warn, format!("{place}: {why}"), OTHER_FOLDER),
     };
     let has = |yes: bool, what: &str, otherwise: &str| {
         if yes { what.to_owned() } else { format!("no {what} ({otherwise})") }

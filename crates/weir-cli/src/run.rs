@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting};
+use weir::engine::place;
 use weir_os::probe::{self, Errno, InlineFaults, InlineObstacle};
 
 use crate::cli::RunArgs;
@@ -57,7 +58,8 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     check_program(name, &program)?;
     check_faults(settings.faults)?;
     let library = preload::find().map_err(|e| own(format!("{e:#}")))?;
-    for warning in swapfile::check(&mut settings).map_err(own)?.iter().filter(|_| !settings.quiet) {
+    let named = layers.names_swap_folder(&settings);
+    for warning in swapfile::check(&mut settings, named).map_err(own)?.iter().filter(|_| !settings.quiet) {
         eprintln!("weir: {warning}");
     }
 
@@ -88,6 +90,7 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
                 Some(swap) => std::path::absolute(&swap.dir).unwrap_or_else(|_| swap.dir.clone()).into(),
                 None => continue,
             },
+            OptionId::Place => settings.place.unwrap_or_else(place::choose).to_string().into(),
             OptionId::Quiet => u8::from(settings.quiet).to_string().into(),
             OptionId::Stats => match &settings.stats {
                 Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).into(),

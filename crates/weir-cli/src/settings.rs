@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use weir::config::{ConfigError, OPTIONS, OptionId, OptionSpec, Settings};
+use weir::config::{ConfigError, DEFAULT_SWAP_DIR, OPTIONS, OptionId, OptionSpec, Settings, SwapSetting};
 
 use crate::cli::SettingFlags;
 
@@ -92,6 +92,22 @@ impl Layers {
             (text, _) => Some(text),
         };
         Settings::from_values(set, weir_os::probe::ram_limit_bytes).map_err(|e| self.explain(&e))
+    }
+
+    /// Whether somebody chose the folder of the swap file. (The default one stands in the environment of every program under `weir run`,
+    /// which may start another.)
+    pub fn names_swap_folder(&self, settings: &Settings) -> bool {
+        let default = |swap: &SwapSetting| swap.dir == Path::new(DEFAULT_SWAP_DIR);
+        let mut origins = OPTIONS.iter().filter_map(|option| match (option.id, self.value(option)) {
+            (OptionId::SwapDir, (text, origin)) if !text.is_empty() => Some(origin),
+            (OptionId::Swap, (text, origin)) if text.trim().starts_with('/') => Some(origin),
+            _ => None,
+        });
+        origins.any(|origin| match origin {
+            Origin::Flag(_) | Origin::File(_) => true,
+            Origin::Env(_) => settings.swap.as_ref().is_some_and(|swap| !default(swap)),
+            Origin::Default => false,
+        })
     }
 
     fn explain(&self, error: &ConfigError) -> anyhow::Error {

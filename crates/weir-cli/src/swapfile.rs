@@ -7,6 +7,7 @@ use std::path::Path;
 
 use weir::config::{SWAP_BYTES_MIN, Settings, SwapIo, SwapSetting, format_size};
 use weir::engine::swapfile::auto_bytes;
+use weir::error::SwapFileError;
 use weir_os::probe;
 use weir_os::swapfile::{Granted, OpenError, Space, SwapFile, space};
 use weir_os::sys::Errno;
@@ -53,9 +54,9 @@ pub fn space_in(folder: &Path) -> Result<Space, OpenError> {
     space(&dir).map_err(OpenError::Folder)
 }
 
-/// Finds out whether the program can have its swap file. Where `auto` finds no place for one, there is none from here on.
-/// Returns what the user should know; an error is a reason not to start.
-pub fn check(settings: &mut Settings) -> Result<Vec<String>, String> {
+/// Finds out whether the program can have its swap file. Where the user has `named` neither size nor folder and there is no place for
+/// one, there is none from here on. Returns what the user should know; an error is a reason not to start.
+pub fn check(settings: &mut Settings, named: bool) -> Result<Vec<String>, String> {
     let Some(swap) = settings.swap.clone() else { return Ok(Vec::new()) };
     if swap.io == SwapIo::Uring
         && let Err(e) = probe::probe().io_uring
@@ -72,6 +73,10 @@ pub fn check(settings: &mut Settings) -> Result<Vec<String>, String> {
             format_size(bytes),
             swap.dir.display()
         )),
+        (None, Err(why)) if named => Err(format!(
+            "no swap file in {}: {why}; name another folder (--swap-dir DIR), or --swap none",
+            swap.dir.display()
+        )),
         (None, Err(why)) => {
             settings.swap = None;
             Ok(vec![format!(
@@ -83,15 +88,21 @@ pub fn check(settings: &mut Settings) -> Result<Vec<String>, String> {
     }
 }
 
+/// How large a file sizes itself there, or what keeps it from being of use.
+pub fn auto_in(space: Space, budget: u64) -> Result<u64, String> {
+    auto_bytes(space, budget, weir_os::sys::file_size_limit()).map_err(|e| match e {
+        SwapFileError::TooLittle(free) => format!("only {} are free", format_size(free)),
+        other => other.to_string(),
+    })
+}
+
 fn granted(swap: &SwapSetting, budget: u64) -> Result<Granted, String> {
     let bytes = match swap.bytes {
         Some(bytes) => bytes,
         None => {
             let space = space_in(&swap.dir).map_err(|e| e.to_string())?;
             // The engine takes its file when it needs one; that a file can be made at all is tried with a small one.
-            auto_bytes(space, budget)
-                .map(|_| SWAP_BYTES_MIN)
-                .ok_or_else(|| format!("only {} are free", format_size(space.free)))?
+            auto_in(space, budget).map(|_| SWAP_BYTES_MIN)?
         }
     };
     try_file(&swap.dir, bytes).map_err(|e| e.to_string())
@@ -144,10 +155,14 @@ mod tests {
             || GIB,
         )
         .unwrap();
-        let refusal = check(&mut settings).unwrap_err();
-        assert!(refusal.contains("tmpfs") && refusal.contains("--swap none"), "{refusal}");
+        let refused = |settings: &mut Settings, named| {
+            let refusal = check(settings, named).unwrap_err();
+            assert!(refusal.contains("tmpfs") && refusal.contains("--swap none"), "{refusal}");
+        };
+        refused(&mut settings, false);
         settings.swap.as_mut().unwrap().bytes = None;
-        let warnings = check(&mut settings).unwrap();
+        refused(&mut settings, true);
+        let warnings = check(&mut settings, false).unwrap();
         assert!(warnings.len() == 1 && warnings[0].contains("tmpfs"), "{warnings:?}");
         assert_eq!(settings.swap, None);
     }

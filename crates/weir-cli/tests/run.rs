@@ -307,18 +307,52 @@ fn a_disk_with_too_little_room_is_said_before_the_program_starts() {
 }
 
 #[test]
-fn without_a_size_given_a_folder_that_cannot_hold_swap_is_a_warning_and_the_program_runs() {
+fn a_swap_folder_that_was_named_and_cannot_be_had_is_125_wherever_it_was_named() {
     let home = Folder::new();
     let library = home.stub_library();
-    let run = |quiet: &[&str]| {
+    let run = |options: &[&str], env: &[(&str, &str)]| {
         let mut command = weir_with(&home, &library);
-        command.arg("run").args(quiet).args(["--swap-dir", "/dev/shm", "sh", "-c", "echo $WEIR_SWAP"]);
+        command.arg("run").args(options).args(["echo", "no"]).envs(env.iter().copied());
         command.output().unwrap()
     };
-    let loud = run(&[]);
-    assert_eq!((loud.status.code(), stdout(&loud).as_str()), (Some(0), "none\n"));
-    assert!(stderr(&loud).contains("tmpfs") && stderr(&loud).contains("--swap-dir"), "{}", stderr(&loud));
-    assert_eq!(stderr(&run(&["--quiet"])), "");
+    assert_fails(&run(&["--swap-dir", "/dev/shm"], &[]), 125, &["tmpfs", "--swap-dir", "--swap none"]);
+    assert_fails(&run(&["--swap", "/dev/shm"], &[]), 125, &["tmpfs"]);
+    assert_fails(&run(&["--swap", "/no/such/folder"], &[]), 125, &["ENOENT"]);
+    assert_fails(&run(&["--swap", "/proc/self"], &[]), 125, &["/proc/self"]);
+    assert_fails(&run(&[], &[("WEIR_SWAP", "/dev/shm")]), 125, &["tmpfs"]);
+    assert_fails(&run(&[], &[("WEIR_SWAP_DIR", "/dev/shm")]), 125, &["tmpfs"]);
+    home.file("weir/config.toml", "swap-dir = \"/dev/shm\"\n");
+    assert_fails(&run(&[], &[]), 125, &["tmpfs"]);
+    let none = run(&["--swap", "none"], &[]);
+    assert_eq!(stdout(&none), "no\n", "no swap is wanted: {}", stderr(&none));
+}
+
+#[test]
+fn without_a_folder_named_a_swap_file_that_cannot_be_had_is_a_warning_with_the_reason() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let run = |options: &str, env: &[(&str, &str)]| {
+        let script = format!("ulimit -f 1000; exec \"$0\" run {options} sh -c 'echo $WEIR_SWAP'");
+        let mut command = std::process::Command::new("bash");
+        let inner = weir_with(&home, &library);
+        command.args(["-c", &script]).arg(inner.get_program()).envs(env.iter().copied());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.output().unwrap()
+    };
+    let loud = run("", &[]);
+    assert_eq!((loud.status.code(), stdout(&loud).as_str()), (Some(0), "none\n"), "{}", stderr(&loud));
+    assert!(stderr(&loud).contains("1024000 bytes at most (RLIMIT_FSIZE)"), "{}", stderr(&loud));
+    assert_eq!(stderr(&run("--quiet", &[])), "");
+    // As another program under Weir finds it.
+    let inherited = run("", &[("WEIR_SWAP", "auto"), ("WEIR_SWAP_DIR", "/var/tmp")]);
+    assert_eq!(inherited.status.code(), Some(0), "{}", stderr(&inherited));
+    assert_fails(&run("--swap 16M", &[]), 125, &["RLIMIT_FSIZE"]);
+    assert_fails(&run("--swap /var/tmp", &[]), 125, &["RLIMIT_FSIZE"]);
 }
 
 #[test]

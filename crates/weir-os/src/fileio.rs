@@ -189,6 +189,7 @@ impl FileIo {
 
     fn write_from(&self, done: usize, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let (base, len) = (bytes.as_ptr() as usize, bytes.len());
+        self.file.is_ours()?;
         transfer(self.file.granted().align, done, len, |at| {
             let args = [self.file.fd() as usize, base + at, len - at, offset as usize + at, 0, 0];
             // SAFETY: the kernel reads the live slice.

@@ -9,6 +9,7 @@ pub mod cipher;
 pub mod code;
 pub mod codec;
 pub mod elf;
+pub mod fds;
 pub mod fileio;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;

@@ -13,7 +13,8 @@ pub type Prot = i32;
 /// Read and write.
 pub const PROT_RW: Prot = libc::PROT_READ | libc::PROT_WRITE;
 
-/// An anonymous private mapping owned by this value and unmapped when it drops.
+/// An anonymous private mapping owned by this value and unmapped when it drops; left out of core files: it holds, or
+/// may hold, bytes of the program that the program has excluded.
 #[derive(Debug)]
 pub struct Mapping {
     base: usize,
@@ -52,6 +53,8 @@ impl Mapping {
         if hint != 0 && base != hint {
             return Err(Errno::EEXIST); // kernels before 4.17 take NOREPLACE as a mere hint
         }
+        // SAFETY: an advice about core files only.
+        unsafe { advise(base, len, libc::MADV_DONTDUMP)? };
         Ok(mapping)
     }
 

@@ -163,13 +163,11 @@ impl KernelPager {
     }
 
     /// In the child of a fork: puts a userfaultfd of this process in the place of the parent's,
-    /// under the same number, and registers everything again but for the page ranges (start, end)
+    /// and registers everything again but for the page ranges (start, end)
     /// in `foreign`, in order, where something else is mapped. Until then missing pages read as zeros.
     pub fn reopen_in_child(&self, foreign: &[(usize, usize)]) -> Result<(), Errno> {
         let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy }, self.intake)?;
-        let (from, to) = (fresh.fd() as usize, self.uffd.fd() as usize);
-        // SAFETY: descriptors of ours; the parent's description stays open in the parent.
-        unsafe { syscall(libc::SYS_dup3, [from, to, libc::O_CLOEXEC as usize, 0, 0, 0])? };
+        self.uffd.replace(fresh);
         self.nursery_busy.store(false, Ordering::Relaxed);
         self.register(foreign)
     }
@@ -184,9 +182,9 @@ impl KernelPager {
         self.moves
     }
 
-    /// The userfaultfd's number, which nobody may close.
-    pub fn fd(&self) -> i32 {
-        self.uffd.fd()
+    /// Whether the kernel still tells of missing pages: not once the program has closed the userfaultfd past Weir.
+    pub fn is_watching(&self) -> bool {
+        self.uffd.is_intact()
     }
 
     /// Page-moving system calls so far.
@@ -337,8 +335,13 @@ impl KernelPager {
         let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
         assert!(dst >= self.arena.base() + self.arena.len() - self.lift_len, "lift slot");
         self.count(1);
-        // SAFETY: the pager owns both ranges; the destination holds nothing.
-        unsafe { mem::lift(dst, src, len) }
+        // SAFETY: the pager owns both ranges; the destination holds nothing. What the program excludes from core files later must not be
+        // in one because it lies here.
+        unsafe {
+            mem::lift(dst, src, len)?;
+            let _ = mem::advise(dst, len, libc::MADV_DONTDUMP);
+        }
+        Ok(())
     }
 
     /// As `drain` for one page of a mapping that nobody can write to, which MOVE refuses. The
@@ -563,10 +566,35 @@ impl KernelPager {
         unsafe { self.uffd.poison(self.page_addr(page, 1), PAGE_BYTES) }
     }
 
-    /// Changes the protection of pages of the space.
-    pub fn protect(&self, page: usize, n: usize, prot: mem::Prot) -> Result<(), Errno> {
+    /// Changes the protection of pages of the space. Those that can be used are in core files, if they are to be: in one mapping with
+    /// their neighbours all the same.
+    pub fn protect(&self, page: usize, n: usize, prot: mem::Prot, dump: bool) -> Result<(), Errno> {
+        let dump = dump && prot != libc::PROT_NONE;
         // SAFETY: the program's own pages, at the program's wish.
-        unsafe { mem::protect(self.page_addr(page, n), n * PAGE_BYTES, prot) }
+        unsafe { mem::protect(self.page_addr(page, n), n * PAGE_BYTES, prot)? };
+        self.dump(page, n, dump).or_else(|e| if dump { Ok(()) } else { Err(e) })
+    }
+
+    /// Whether what is in RAM of pages of the space is in core files.
+    pub fn dump(&self, page: usize, n: usize, dump: bool) -> Result<(), Errno> {
+        let advice = if dump { libc::MADV_DODUMP } else { libc::MADV_DONTDUMP };
+        // SAFETY: an advice about core files only.
+        unsafe { mem::advise(self.page_addr(page, n), n * PAGE_BYTES, advice) }
+    }
+
+    /// Keeps the frames of pages, which are all there, from being swapped by the kernel. (It must not touch missing ones, which it
+    /// would wait for.)
+    pub fn lock(&self, page: usize, n: usize) -> Result<(), Errno> {
+        const ONFAULT: usize = 1;
+        let (addr, len) = (self.page_addr(page, n), n * PAGE_BYTES);
+        // SAFETY: changes nothing that the program can see.
+        unsafe { syscall(libc::SYS_mlock2, [addr, len, ONFAULT, 0, 0, 0]) }.map(|_| ())
+    }
+
+    /// Takes [`KernelPager::lock`] back.
+    pub fn unlock(&self, page: usize, n: usize) -> Result<(), Errno> {
+        // SAFETY: as above.
+        unsafe { syscall(libc::SYS_munlock, [self.page_addr(page, n), n * PAGE_BYTES, 0, 0, 0, 0]) }.map(|_| ())
     }
 
     /// Reads waiting fault messages; see [`Uffd::read`].
@@ -588,6 +616,7 @@ impl KernelPager {
         unsafe {
             syscall(libc::SYS_mmap, [addr, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])?;
             let _ = mem::advise(addr, len, libc::MADV_NOHUGEPAGE);
+            mem::advise(addr, len, libc::MADV_DONTDUMP)?;
             self.uffd.register(addr, len, !self.moves)
         }
     }

@@ -3,6 +3,7 @@
 //! A descriptor of `/proc/self/statm` is kept open: a file opened now and then would take, for a moment, the lowest number, which the
 //! program may expect for a file of its own.
 
+use crate::fds;
 use crate::mem::PAGE_BYTES;
 use crate::sys::{self, Errno, syscall};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -14,25 +15,14 @@ pub struct Statm(AtomicI32);
 impl Statm {
     /// Opens it, under a high number. Errors: those of `open`, where `/proc` is not mounted.
     pub fn open() -> Result<Statm, Errno> {
-        let low = open()?;
-        let fd = sys::dup_high(low).inspect(|_| sys::close(low)).unwrap_or(low);
-        Ok(Statm(AtomicI32::new(fd)))
-    }
-
-    /// Its number, which nobody may close.
-    pub fn fd(&self) -> i32 {
-        self.0.load(Ordering::Relaxed)
+        Ok(Statm(AtomicI32::new(fds::keep(open()?))))
     }
 
     /// In the child of a fork, before it has a second thread: until now it told of the parent.
     pub fn reopen_in_child(&self) -> Result<(), Errno> {
-        let (low, fd) = (open()?, self.fd());
-        // SAFETY: no pointers; the number is ours.
-        let moved = unsafe {
-            syscall(libc::SYS_dup3, [low as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0])
-        };
-        sys::close(low);
-        moved.map(|_| ())
+        fds::close(self.0.load(Ordering::Relaxed));
+        self.0.store(fds::keep(open()?), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Bytes of anonymous memory in RAM (`RssAnon`): pages that the kernel cannot drop, whoever has mapped them; those shared with
@@ -41,12 +31,25 @@ impl Statm {
     /// The kernel sums its counters exactly from Linux 6.16 on. Before, each processor (before 6.2, each thread) may be ahead of the sum by
     /// 64 pages or so.
     pub fn anon_bytes(&self) -> Option<u64> {
-        let mut text = [0u8; 128];
-        let (fd, to) = (self.fd() as usize, text.as_mut_ptr() as usize);
-        // SAFETY: the kernel writes into the live buffer.
-        let n = unsafe { syscall(libc::SYS_pread64, [fd, to, text.len(), 0, 0, 0]) }.ok()?;
-        anon_of(&text[..n])
+        read_anon(self.0.load(Ordering::Relaxed))
     }
+}
+
+/// As [`Statm::anon_bytes`], once: for a process of which nobody knows yet whether it will be asked again.
+pub fn anon_bytes_once() -> Option<u64> {
+    let fd = open().ok()?;
+    let anon = read_anon(fd);
+    sys::close(fd);
+    anon
+}
+
+fn read_anon(fd: i32) -> Option<u64> {
+    let mut text = [0u8; 128];
+    // SAFETY: the kernel writes into the live buffer.
+    let n = unsafe {
+        syscall(libc::SYS_pread64, [fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0])
+    };
+    anon_of(&text[..n.ok()?])
 }
 
 /// Resident less shared, in bytes, of "size resident shared text lib data dt" in pages.

@@ -4,8 +4,9 @@
 //! buffer, so buffers can be borrowed. All calls go through the door of [`crate::sys`]. The memory
 //! of a ring is not handed to forked children, which make rings of their own.
 
+use crate::fds;
 use crate::mem::{Mapping, PROT_RW};
-use crate::sys::{self, Errno, syscall};
+use crate::sys::{Errno, syscall};
 use crate::thread;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -132,8 +133,8 @@ impl Ring {
         let to = core::ptr::from_mut(&mut p) as usize;
         // SAFETY: the kernel reads and writes the live structure.
         let low = unsafe { syscall(libc::SYS_io_uring_setup, [ENTRIES, to, 0, 0, 0, 0])? } as i32;
-        let fd = sys::dup_high(low).inspect(|_| sys::close(low)).unwrap_or(low);
-        Self::map(fd, &p).and_then(|ring| ring.register(file)).inspect_err(|_| sys::close(fd))
+        let fd = fds::keep(low);
+        Self::map(fd, &p).and_then(|ring| ring.register(file)).inspect_err(|_| fds::close(fd))
     }
 
     fn map(fd: i32, p: &Params) -> Result<Ring, Errno> {
@@ -182,7 +183,7 @@ impl Ring {
 
     /// Forgets a parent's ring in a forked child: its memory is not here, its descriptor is.
     pub fn forget_in_child(self) {
-        sys::close(self.fd);
+        fds::close(self.fd);
         core::mem::forget(self);
     }
 
@@ -283,7 +284,7 @@ impl Drop for Ring {
         let args = [self.fd as usize, UNREGISTER_FILES, 0, 0, 0, 0];
         // SAFETY: no pointers.
         let _ = unsafe { syscall(libc::SYS_io_uring_register, args) };
-        sys::close(self.fd);
+        fds::close(self.fd);
     }
 }
 

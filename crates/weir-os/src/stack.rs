@@ -24,13 +24,6 @@ impl Stack {
         (self.0.base() + PAGE_BYTES, self.0.len() - PAGE_BYTES)
     }
 
-    /// Gives the stack up for ever, to a thread: the address where it ends, and its lowest.
-    pub fn leak(self) -> (usize, usize) {
-        let (base, len) = self.extent();
-        core::mem::forget(self);
-        (base + len, base)
-    }
-
     /// Calls `f` on this stack and comes back. `f` must return: a panic ends the process.
     pub fn run(&mut self, mut f: &mut dyn FnMut()) {
         let top = self.0.base() + self.0.len();

@@ -1,6 +1,7 @@
 //! The swap file: unnamed, readable by nobody else, with its blocks allocated when it is made or before the first write,
 //! and read and written past the page cache where the file system allows that.
 
+use crate::fds;
 use crate::sys::{self, Errno, syscall};
 use core::ffi::CStr;
 
@@ -108,7 +109,7 @@ impl SwapFile {
         let made = make(folder);
         sys::close(folder);
         let (low, unnamed, direct) = made?;
-        let fd = sys::dup_high(low).inspect(|_| sys::close(low)).unwrap_or(low);
+        let fd = fds::keep(low);
         let granted = Granted { unnamed, direct, preallocated: false, align: align_of(fd, direct) };
         Ok(SwapFile { fd, bytes, granted, leaves: 0 })
     }
@@ -150,6 +151,12 @@ impl SwapFile {
         self.fd
     }
 
+    /// EBADF: the program has closed the descriptor past Weir, and it may name a file of its own. To be asked before anything is
+    /// written.
+    pub fn is_ours(&self) -> Result<(), Errno> {
+        if fds::is_intact(self.fd) { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
     /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -189,11 +196,13 @@ impl SwapFile {
     /// Gives the blocks of a range back to the file system; it reads as zeros. EOPNOTSUPP: not here.
     pub fn punch(&self, offset: u64, len: u64) -> Result<(), Errno> {
         const PUNCH_HOLE_KEEP_SIZE: usize = 2 | 1;
+        self.is_ours()?;
         fallocate(self.fd, PUNCH_HOLE_KEEP_SIZE, offset, len)
     }
 
     /// Allocates the blocks of a range that is a hole. ENOSPC: the disk is full, or would be too full for others.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        self.is_ours()?;
         if self.leaves > 0
             && stat_of_open(self.fd).is_ok_and(|disk| disk.free < self.leaves.saturating_add(len))
         {
@@ -205,7 +214,7 @@ impl SwapFile {
 
 impl Drop for SwapFile {
     fn drop(&mut self) {
-        sys::close(self.fd);
+        fds::close(self.fd);
     }
 }
 

@@ -87,6 +87,12 @@ pub unsafe fn set_door(address: usize) {
     DOOR.0.store(address as *mut (), core::sync::atomic::Ordering::Release);
 }
 
+/// Where all system calls of this crate are made now.
+#[cfg(target_arch = "x86_64")]
+pub fn door() -> usize {
+    DOOR.0.load(core::sync::atomic::Ordering::Acquire) as usize
+}
+
 /// Makes them in this library again, if they were made at `address`.
 #[cfg(target_arch = "x86_64")]
 pub fn leave_door(address: usize) {
@@ -166,16 +172,6 @@ pub fn close(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Duplicates `fd` out of the low numbers that programs count on (`select`, shells, "the next open
-/// returns 3"), close-on-exec.
-pub fn dup_high(fd: i32) -> Option<i32> {
-    [900usize, 200, 64].into_iter().find_map(|floor| {
-        let command = libc::F_DUPFD_CLOEXEC as usize;
-        // SAFETY: no pointers.
-        unsafe { syscall(libc::SYS_fcntl, [fd as usize, command, floor, 0, 0, 0]).ok() }.map(|fd| fd as i32)
-    })
-}
-
 /// Writes all of `bytes` to `fd`, giving up at the first error other than EINTR.
 pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
@@ -208,6 +204,14 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
+/// Whether the user wants addresses that are the same in every run (the personality that `setarch -R` and debuggers set).
+pub fn addresses_are_fixed() -> bool {
+    const ADDR_NO_RANDOMIZE: usize = 0x0004_0000;
+    const ASK: usize = 0xffff_ffff;
+    // SAFETY: no pointers; asks only.
+    unsafe { syscall(libc::SYS_personality, [ASK, 0, 0, 0, 0, 0]) }.is_ok_and(|p| p & ADDR_NO_RANDOMIZE != 0)
+}
+
 /// RLIMIT_AS in bytes; `u64::MAX` when there is none.
 pub fn address_space_limit() -> u64 {
     soft_limit(libc::RLIMIT_AS as usize)
@@ -216,6 +220,11 @@ pub fn address_space_limit() -> u64 {
 /// RLIMIT_FSIZE in bytes; `u64::MAX` when there is none.
 pub fn file_size_limit() -> u64 {
     soft_limit(libc::RLIMIT_FSIZE as usize)
+}
+
+/// RLIMIT_NOFILE: descriptors have lower numbers.
+pub fn descriptor_limit() -> u64 {
+    soft_limit(libc::RLIMIT_NOFILE as usize)
 }
 
 fn soft_limit(resource: usize) -> u64 {
@@ -238,30 +247,6 @@ pub fn exit_group(status: i32) -> ! {
         // SAFETY: does not return.
         unsafe { syscall_raw(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
     }
-}
-
-/// Anonymous memory of this process in RAM, in bytes, as `/proc/self/statm` has it; `None` without `/proc`.
-pub fn anonymous_bytes() -> Option<u64> {
-    let (path, flags) = (c"/proc/self/statm", libc::O_RDONLY | libc::O_CLOEXEC);
-    let open = [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0];
-    let mut text = [0u8; 128];
-    // SAFETY: a NUL-terminated path, and a live buffer of the length given.
-    let read = unsafe {
-        let fd = syscall(libc::SYS_openat, open).ok()?;
-        let read = syscall(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
-        close(fd as i32);
-        read.ok()?
-    };
-    anonymous_pages(&text[..read]).map(|pages| pages * crate::mem::PAGE_BYTES as u64)
-}
-
-/// The second number, all pages in RAM, less the third, those of files and shared memory.
-fn anonymous_pages(statm: &[u8]) -> Option<u64> {
-    let number =
-        |word: &[u8]| word.iter().try_fold(0u64, |n, d| Some(n * 10 + u64::from(d.checked_sub(b'0')?)));
-    let mut words = statm.split(|b| *b == b' ').skip(1).map(number);
-    let (all, shared) = (words.next()??, words.next()??);
-    Some(all.saturating_sub(shared))
 }
 
 /// Whether this process has an io_uring, looked for among its first 1024 descriptors.
@@ -303,17 +288,6 @@ mod tests {
         assert_eq!(r, Err(Errno::EBADF));
         assert_eq!(format!("{}", Errno::EBADF), "EBADF");
         assert_eq!(format!("{}", Errno(4000)), "errno 4000");
-    }
-
-    #[test]
-    fn anonymous_memory_is_all_that_is_in_ram_less_what_is_shared() {
-        assert_eq!(anonymous_pages(b"7000 5000 1200 9 0 800 0\n"), Some(3800));
-        assert_eq!(anonymous_pages(b"7000 12 1200 9 0 800 0\n"), Some(0));
-        assert_eq!(anonymous_pages(b"7000 x 1200"), None);
-        assert_eq!(anonymous_pages(b"7000"), None);
-        let before = anonymous_bytes().unwrap();
-        let block = vec![1u8; 64 << 20];
-        assert!(anonymous_bytes().unwrap() > before + (block.len() as u64 / 2));
     }
 
     #[test]

@@ -5,20 +5,24 @@ use crate::mem::Mapping;
 use crate::signal;
 use crate::stack::Stack;
 use crate::sys::{Errno, syscall};
-use core::sync::atomic::AtomicU32;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Sleeps while `word` holds `expected`, until woken or `timeout_ns` passed.
 /// `Err(ETIMEDOUT)` on timeout; spurious wake-ups are Ok.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    wait_on(word, expected, timeout_ns, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG)
+}
+
+fn wait_on(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>, op: i32) -> Result<(), Errno> {
     let ts = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let ts_ptr = ts.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
-    let op = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
     // SAFETY: the kernel reads the live word and timespec.
     let r =
-        unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, op, expected as usize, ts_ptr, 0, 0]) };
+        unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, expected as usize, ts_ptr, 0, 0]) };
     match r {
         Err(Errno::ETIMEDOUT) => Err(Errno::ETIMEDOUT),
         _ => Ok(()), // woken, value changed, or a signal: the caller looks again
@@ -76,7 +80,43 @@ pub fn yield_now() {
 const TLS_BYTES: usize = 64 << 10;
 const CONTROL_BYTES: usize = 4 << 10;
 
-/// Starts a thread that runs `entry(arg)` for the rest of the process's life, with all signals
+/// A thread that [`spawn`] started. Its memory stays its own for ever, unless somebody waits for its end.
+#[derive(Debug)]
+pub struct Thread {
+    id: u32,
+    stack: ManuallyDrop<Stack>,
+    tls: ManuallyDrop<Mapping>,
+}
+
+impl Thread {
+    /// The word that the kernel clears when the thread ends, in its last use of the thread's memory.
+    fn alive(&self) -> &AtomicU32 {
+        // SAFETY: the last word of the live mapping, aligned, and used as an atomic only.
+        unsafe { &*((self.tls.base() + self.tls.len() - size_of::<AtomicU32>()) as *const AtomicU32) }
+    }
+
+    /// Waits until the thread is gone and gives its memory back; `Err`: it runs on after `timeout_ns`.
+    pub fn join(mut self, timeout_ns: u64) -> Result<(), Thread> {
+        if self.alive().load(Ordering::Acquire) != 0 {
+            // The kernel wakes this word as one that processes may share.
+            let _ = wait_on(self.alive(), self.id, Some(timeout_ns), libc::FUTEX_WAIT);
+            if self.alive().load(Ordering::Acquire) != 0 {
+                return Err(self);
+            }
+        }
+        while !has_ended(self.id) {
+            yield_now(); // it is on its way out of the kernel, and still to be seen with all its rights
+        }
+        // SAFETY: once each; the thread that used them is gone.
+        unsafe {
+            ManuallyDrop::drop(&mut self.stack);
+            ManuallyDrop::drop(&mut self.tls);
+        }
+        Ok(())
+    }
+}
+
+/// Starts a thread that runs `entry(arg)`, with all signals
 /// blocked, past libc: `pthread_create` would read and allocate memory that in a forked child may be
 /// managed, before there is anybody to bring it in.
 ///
@@ -89,28 +129,40 @@ pub unsafe fn spawn(
     entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
     arg: *mut libc::c_void,
     stack_bytes: usize,
-) -> Result<(), Errno> {
+) -> Result<Thread, Errno> {
     const FLAGS: i32 = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM
-        | libc::CLONE_SETTLS;
-    let (stack, _) = Stack::new(stack_bytes)?.leak();
+        | libc::CLONE_SETTLS
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    let stack = Stack::new(stack_bytes)?;
     let tls = Mapping::anon(TLS_BYTES + CONTROL_BYTES)?;
     tls.name(c"weir-tls");
     let pointer = tls.base() + TLS_BYTES;
-    core::mem::forget(tls);
+    let (base, len) = stack.extent();
+    let mut thread = Thread { id: 0, stack: ManuallyDrop::new(stack), tls: ManuallyDrop::new(tls) };
     let old = block_for_long();
     // SAFETY: fresh memory for stack and thread pointer; what lies at the thread pointer is a copy of
     // the creator's, with its own address where that is expected.
     let r = unsafe {
         copy_control_block(pointer);
-        weir_clone(FLAGS as usize, stack, pointer, entry, arg)
+        weir_clone(FLAGS as usize, base + len, pointer, entry, arg, thread.alive())
     };
     restore_signals(old);
-    if r < 0 { Err(Errno(-r as i32)) } else { Ok(()) }
+    if r < 0 {
+        // SAFETY: once each; no thread was made.
+        unsafe {
+            ManuallyDrop::drop(&mut thread.stack);
+            ManuallyDrop::drop(&mut thread.tls);
+        }
+        return Err(Errno(-r as i32));
+    }
+    thread.id = r as u32;
+    Ok(thread)
 }
 
 /// # Safety
@@ -137,13 +189,14 @@ unsafe fn copy_control_block(pointer: usize) {
 
 unsafe extern "C" {
     /// `clone` for a thread: returns its id or a negative errno; the thread runs `entry(arg)` on a
-    /// stack that ends at `top`.
+    /// stack that ends at `top`. `alive` gets its id before anybody runs on, and 0 when it ends.
     fn weir_clone(
         flags: usize,
         top: usize,
         tls: usize,
         entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
         arg: *mut libc::c_void,
+        alive: &AtomicU32,
     ) -> isize;
 }
 
@@ -158,8 +211,8 @@ core::arch::global_asm!(
     "mov [rsi], rcx",
     "mov [rsi + 8], r8",
     "mov r8, rdx",
-    "xor edx, edx",
-    "xor r10d, r10d",
+    "mov rdx, r9",
+    "mov r10, r9",
     "mov eax, 56",
     "syscall",
     "test rax, rax",
@@ -186,8 +239,8 @@ core::arch::global_asm!(
     "sub x1, x1, #16",
     "stp x3, x4, [x1]",
     "mov x3, x2",
-    "mov x2, xzr",
-    "mov x4, xzr",
+    "mov x2, x5",
+    "mov x4, x5",
     "mov x8, #220",
     "svc #0",
     "cbnz x0, 2f",
@@ -325,6 +378,41 @@ pub fn has_ended(tid: u32) -> bool {
     r == Err(Errno::ESRCH)
 }
 
+/// The calling thread gives up every capability, for good: it works on descriptors and memory that it has, and a process that drops its
+/// rights must not keep them in a thread that it does not know of.
+pub fn give_up_rights() {
+    const VERSION_3: u32 = 0x2008_0522;
+    let (head, none) = ([VERSION_3, 0], [0u32; 6]);
+    // SAFETY: the kernel reads the live arrays, of the sizes that this version has. (Ambient ones go with the permitted.)
+    let _ = unsafe { syscall(libc::SYS_capset, [head.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) };
+}
+
+/// Who the calling thread is for the kernel: real, effective and saved user and group ids, and a hash of its other groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    users: [u32; 3],
+    groups: [u32; 3],
+    others: u64,
+}
+
+/// Ids of the calling thread; `None` where it has too many groups to look at here.
+pub fn ids() -> Option<Ids> {
+    let (mut ids, mut list) = (Ids::default(), [0u32; 256]);
+    let three = |a: &mut [u32; 3]| [0, 1, 2].map(|i| (&raw mut a[i]) as usize);
+    let (u, g) = (three(&mut ids.users), three(&mut ids.groups));
+    // SAFETY: the kernel writes the live words.
+    let n = unsafe {
+        syscall(libc::SYS_getresuid, [u[0], u[1], u[2], 0, 0, 0]).ok()?;
+        syscall(libc::SYS_getresgid, [g[0], g[1], g[2], 0, 0, 0]).ok()?;
+        syscall(libc::SYS_getgroups, [list.len(), list.as_mut_ptr() as usize, 0, 0, 0, 0]).ok()?
+    };
+    let mix = |h: u64, group: &u32| (h ^ u64::from(*group)).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    ids.others = list[..n].iter().fold(n as u64, mix);
+    Some(ids)
+}
+
 /// Kernel id of the calling thread.
 pub fn gettid() -> u32 {
     // SAFETY: no arguments.
@@ -358,7 +446,6 @@ mod tests {
         .join()
         .unwrap();
     }
-    use core::sync::atomic::Ordering;
 
     extern "C" fn announce(word: *mut libc::c_void) -> *mut libc::c_void {
         set_name(c"weir-test");
@@ -373,10 +460,16 @@ mod tests {
     fn a_thread_past_libc_runs_with_its_own_id_and_all_signals_blocked() {
         static WORD: AtomicU32 = AtomicU32::new(0);
         // SAFETY: the word lives for ever; the thread uses system calls only.
-        unsafe { spawn(announce, WORD.as_ptr().cast(), 64 << 10).unwrap() };
+        let thread = unsafe { spawn(announce, WORD.as_ptr().cast(), 64 << 10).unwrap() };
         while WORD.load(Ordering::Acquire) == 0 {
             let _ = futex_wait(&WORD, 0, None);
         }
-        assert_ne!(WORD.load(Ordering::Acquire), gettid());
+        let id = WORD.load(Ordering::Acquire);
+        assert_ne!(id, gettid());
+        let mut rest = Some(thread);
+        while let Some(Err(thread)) = rest.take().map(|thread| thread.join(1_000_000)) {
+            rest = Some(thread);
+        }
+        assert!(has_ended(id));
     }
 }

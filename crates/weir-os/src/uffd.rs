@@ -9,9 +9,10 @@
 //!
 //! MOVE of Linux 6.18 does not always tell what it has moved: see [`Uffd::move_pages`].
 
+use crate::fds;
 use crate::mem::{self, PAGE_BYTES};
 use crate::sys::{self, Errno, syscall, syscall_raw};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $bit:expr),* $(,)?) => {
@@ -221,7 +222,7 @@ pub enum Wake {
 /// An open userfaultfd. Closing happens on drop.
 #[derive(Debug)]
 pub struct Uffd {
-    fd: i32,
+    fd: AtomicI32,
     features: u64,
     /// Pages that MOVE had moved and did not tell of.
     untold: AtomicU64,
@@ -281,34 +282,36 @@ impl Uffd {
     /// All feature bits the kernel offers, asked on a descriptor of its own (a handshake cannot
     /// be repeated), which is closed.
     fn offered(fd: i32) -> Result<u64, Errno> {
-        let probe = Uffd { fd, features: 0, untold: AtomicU64::new(0) };
+        let probe = Uffd { fd: AtomicI32::new(fd), features: 0, untold: AtomicU64::new(0) };
         let mut api = Api { api: UFFD_API, features: 0, ioctls: 0 };
         probe.ioctl(UFFDIO_API, &mut api)?;
         Ok(api.features)
     }
 
     fn handshake(fd: i32, features: u64) -> Result<Uffd, Errno> {
-        let mut uffd = Uffd { fd, features, untold: AtomicU64::new(0) };
+        let mut uffd = Uffd { fd: AtomicI32::new(fd), features, untold: AtomicU64::new(0) };
         let mut api = Api { api: UFFD_API, features, ioctls: 0 };
         uffd.ioctl(UFFDIO_API, &mut api)?;
         uffd.features = features;
-        uffd.fd = Self::high_fd(uffd.fd);
+        uffd.fd = AtomicI32::new(fds::keep(uffd.fd()));
         Ok(uffd)
     }
 
-    fn high_fd(fd: i32) -> i32 {
-        match sys::dup_high(fd) {
-            Some(high) => {
-                sys::close(fd);
-                high
-            }
-            None => fd,
-        }
+    /// In the child of a fork: goes on with another one, of the same features; the parent's is closed.
+    pub fn replace(&self, fresh: Uffd) {
+        let fd = fresh.fd.swap(-1, Ordering::Relaxed);
+        fds::close(self.fd.swap(fd, Ordering::Relaxed));
+    }
+
+    /// Whether the descriptor still names this userfaultfd: once the program has closed it past Weir, nobody watches its memory.
+    pub fn is_intact(&self) -> bool {
+        fds::is_intact(self.fd())
     }
 
     /// The descriptor's number, for those who must not close it.
+    #[inline]
     pub fn fd(&self) -> i32 {
-        self.fd
+        self.fd.load(Ordering::Relaxed)
     }
 
     /// Features that were agreed on.
@@ -327,7 +330,7 @@ impl Uffd {
         // SAFETY: `args` is the live struct whose size the ioctl number encodes. What the call does
         // to the address space is the business of the public methods, which say so.
         unsafe {
-            syscall_raw(libc::SYS_ioctl, [self.fd as usize, nr, core::ptr::from_mut(args) as usize, 0, 0, 0])
+            syscall_raw(libc::SYS_ioctl, [self.fd() as usize, nr, core::ptr::from_mut(args) as usize, 0, 0, 0])
         }
     }
 
@@ -475,7 +478,7 @@ impl Uffd {
         let r = unsafe {
             syscall(
                 libc::SYS_read,
-                [self.fd as usize, buf.as_mut_ptr() as usize, want * size_of::<Message>(), 0, 0, 0],
+                [self.fd() as usize, buf.as_mut_ptr() as usize, want * size_of::<Message>(), 0, 0, 0],
             )
         };
         let bytes = match r {
@@ -499,7 +502,7 @@ impl Uffd {
 
     /// Sleeps until a message waits or `timeout_ms` passed (negative: for ever).
     pub fn wait(&self, timeout_ms: i32) -> Result<bool, Errno> {
-        let mut p = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
+        let mut p = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         let ts = libc::timespec {
             tv_sec: i64::from(timeout_ms.max(0)) / 1000,
             tv_nsec: i64::from(timeout_ms.max(0)) % 1000 * 1_000_000,
@@ -518,7 +521,7 @@ impl Uffd {
 
 impl Drop for Uffd {
     fn drop(&mut self) {
-        sys::close(self.fd);
+        fds::close(*self.fd.get_mut());
     }
 }
 

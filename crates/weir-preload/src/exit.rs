@@ -4,7 +4,7 @@ use crate::state;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::fmt::Write as _;
 use weir::config::Settings;
-use weir_os::sys;
+use weir_os::{fds, sys};
 
 /// The process that loaded the shim (not a child forked from it).
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -18,16 +18,14 @@ pub fn configure(_settings: &Settings) {
 /// before the destructors run.
 pub fn engine_started() {
     if state::settings().is_some_and(|s| !s.quiet) {
-        STDERR.store(sys::dup_high(2).unwrap_or(2), Ordering::Relaxed);
+        STDERR.store(fds::keep_duplicate(2).unwrap_or(-1), Ordering::Relaxed);
     }
 }
 
 /// In a forked child: its parent's reader must not wait for us.
 pub fn forked() {
     let fd = STDERR.swap(-1, Ordering::Relaxed);
-    if fd > 2 {
-        sys::close(fd);
-    }
+    fds::close(fd);
 }
 
 /// Shared memory of the process in RAM (`RssShmem`), which is not in the budget: relatives may have it as well.
@@ -43,6 +41,7 @@ pub fn at_exit() {
     let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
     engine.core.publish();
     engine.last_look_outside();
+    engine.check_descriptors();
     engine.depart();
     let pid = sys::getpid();
     let own = OWNER.load(Ordering::Relaxed) == pid;
@@ -53,7 +52,11 @@ pub fn at_exit() {
         }
     }
     if own && !settings.quiet {
-        let _ = sys::write_all(STDERR.load(Ordering::Relaxed), summary(engine, settings).as_bytes());
+        let fd = STDERR.load(Ordering::Relaxed);
+        // One that the program has closed past libc may name a file of its own.
+        if fds::is_intact(fd) {
+            let _ = sys::write_all(fd, summary(engine, settings).as_bytes());
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! Each exported function jumps to where its slot points: that costs a program's own allocator next to nothing.
 //! The slots begin at functions that find the owner out, since libraries allocate before any constructor runs.
 
-use crate::libc_next::{LIBC_CODE, find_code, look_up, program};
+use crate::libc_next::{LIBC_CODE, find_code, is_reference, look_up, program};
 use crate::malloc as weirs;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -111,7 +111,9 @@ extern "C" fn settle() {
 /// this library's, or the next one after it. 0 if nobody.
 fn native(member: &Member) -> usize {
     match look_up(program(), member.name) {
-        ours if ours == member.exported as usize => look_up(libc::RTLD_NEXT, member.name),
+        first if first == member.exported as usize || is_reference(first) => {
+            look_up(libc::RTLD_NEXT, member.name)
+        }
         first => first,
     }
 }

@@ -1,31 +1,17 @@
 //! Programs close descriptors that they did not open (daemons, shells, `closefrom(3)`). Closing the
-//! engine's would turn evicted pages into zeros, or another file into the swap file: for those descriptors the calls
+//! engine's would turn evicted pages into zeros, or another file into the swap file or the terminal: for those descriptors the calls
 //! pretend.
 
 use crate::libc_next::{__close, Next, set_errno};
-use crate::state;
 use core::ffi::{c_int, c_uint};
+use weir_os::fds;
 use weir_os::sys::{Errno, syscall};
-
-/// The userfaultfd, the swap file and the meter of memory outside, ascending; -1 where there is none.
-fn ours() -> [i32; 3] {
-    let Some(engine) = state::engine() else { return [-1; 3] };
-    let core = &engine.core;
-    let swap = core.swapping.as_ref().map_or(-1, |s| s.tier.device().file().fd());
-    let mut fds = [core.pager.fd(), swap, engine.meter.fd().unwrap_or(-1)];
-    fds.sort_unstable();
-    fds
-}
-
-fn is_ours(fd: c_int) -> bool {
-    fd >= 0 && ours().contains(&fd)
-}
 
 /// # Safety
 /// - as `close(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if is_ours(fd) {
+    if fds::contains(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
@@ -46,7 +32,7 @@ fn raw_close_range(first: c_uint, last: c_uint, flags: c_int) -> Result<usize, E
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let (mut result, mut from) = (Ok(0), first);
-    for fd in ours().into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
+    for fd in fds::all().into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {
         if (from..=last).contains(&fd) {
             if from < fd {
                 result = result.and(raw_close_range(from, fd - 1, flags));
@@ -79,7 +65,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     static NEXT: Next = Next::new(c"dup2");
-    if is_ours(new) {
+    if fds::contains(new) {
         set_errno(libc::EBUSY);
         return -1;
     }
@@ -97,7 +83,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     static NEXT: Next = Next::new(c"dup3");
-    if is_ours(new) {
+    if fds::contains(new) {
         set_errno(libc::EBUSY);
         return -1;
     }

@@ -2,8 +2,9 @@
 
 use crate::{exit, fork, inline, state};
 use core::ffi::{CStr, c_char, c_int};
+use std::ffi::CString;
 use weir::config::{Faults, Fork, Settings};
-use weir::engine::threads::say;
+use weir::engine::{place, threads::say};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -25,7 +26,8 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         return;
     }
     match Settings::from_env(lookup) {
-        Ok(s) => {
+        Ok(mut s) => {
+            hand_down_place(&mut s);
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
             take_over(&s);
@@ -54,6 +56,18 @@ fn take_over(s: &Settings) {
              that takes Linux 6.16, or 5.11 for programs built with -buildmode=exe"
         ));
         weir_os::sys::exit_group(125);
+    }
+}
+
+/// Without the `weir` command the first program chooses where managed memory lies, for those that it starts as well.
+fn hand_down_place(settings: &mut Settings) {
+    if settings.place.is_none() {
+        let place = place::choose();
+        settings.place = Some(place);
+        if let Ok(text) = CString::new(place.to_string()) {
+            // SAFETY: terminated strings, which libc copies; no other thread runs yet.
+            unsafe { libc::setenv(c"WEIR_PLACE".as_ptr(), text.as_ptr(), 0) };
+        }
     }
 }
 

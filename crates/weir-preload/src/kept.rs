@@ -3,8 +3,6 @@
 //! their frames when the kernel learns of them, until the program gives them up.
 
 use crate::libc_next::Next;
-#[cfg(target_arch = "x86_64")]
-use crate::libc_next::set_errno;
 use crate::state;
 use core::ffi::c_int;
 use weir_os::mem::PAGE_BYTES;
@@ -51,24 +49,6 @@ pub fn before(nr: libc::c_long, [a, b, _, _, e]: [usize; 5]) -> Result<(), Errno
         libc::SYS_set_robust_list => keep(a, ROBUST_LIST_HEAD_BYTES),
         libc::SYS_rseq => keep(a, b),
         _ => Ok(()),
-    }
-}
-
-/// # Safety
-/// - as `prctl(2)`; arguments that the operation does not have may be absent.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    static NEXT: Next = Next::new(c"prctl");
-    type Call = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
-    if let Err(e) = before(libc::SYS_prctl, [op as usize, a, b, c, d]) {
-        set_errno(e.0);
-        return -1;
-    }
-    match NEXT.get() {
-        // SAFETY: libc's function of that name; variadic integers are passed like named ones.
-        Some(next) => unsafe { core::mem::transmute::<usize, Call>(next)(op, a, b, c, d) },
-        None => -1,
     }
 }
 

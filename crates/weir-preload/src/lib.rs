@@ -24,4 +24,6 @@ mod malloc;
 mod map;
 mod shm;
 mod splice;
+mod rights;
 mod state;
+mod threads;

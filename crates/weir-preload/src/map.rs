@@ -269,6 +269,7 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
     }
     let known = |r: c_int| if e.whose(a, n) == Whose::Managed { r } else { fail(Errno::ENOMEM) };
     match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE if e.is_locked(a, n) => fail(Errno::EINVAL),
         libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => done(e.drop_contents(a, n)),
         libc::MADV_WILLNEED | MADV_POPULATE_READ | MADV_POPULATE_WRITE => done(e.will_need(a, n)),
         libc::MADV_COLD | libc::MADV_PAGEOUT => done(e.page_out(a, n)),
@@ -276,14 +277,15 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
         libc::MADV_NORMAL => done(e.set_access(a, n, Access::Any)),
         libc::MADV_RANDOM => done(e.set_access(a, n, Access::Random)),
         libc::MADV_SEQUENTIAL => done(e.set_access(a, n, Access::Sequential)),
-        // About page size, merging and dumps: the engine decides, and the same holds.
+        // Parts that differ are mappings of their own, between which pages are moved one by one.
+        libc::MADV_DONTDUMP => done(e.set_dump(a, n, false)),
+        libc::MADV_DODUMP => done(e.set_dump(a, n, true)),
+        // About page size and merging: the engine decides; set in the kernel, they would split the mapping, too.
         libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | MADV_COLLAPSE
         | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP => known(0),
+        | libc::MADV_UNMERGEABLE => known(0),
         libc::MADV_WIPEONFORK => done(e.set_fork(a, n, AtFork::Wipe)),
         libc::MADV_DONTFORK => done(e.set_fork(a, n, AtFork::Drop)),
         libc::MADV_KEEPONFORK | libc::MADV_DOFORK => done(e.set_fork(a, n, AtFork::Copy)),
@@ -423,7 +425,7 @@ fn lock(addr: *const c_void, len: usize, native: impl Fn() -> isize) -> c_int {
     }
     match e.pin(start, n) {
         Ok(()) => 0,
-        Err(_) => fail(Errno::ENOMEM),
+        Err(r) => fail(errno_of(r)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Process-wide state of the shim: settings, whether the engine runs, and its lazy start.
 
-use crate::exit;
+use crate::{exit, threads};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -46,7 +46,7 @@ const SMALL_MAX: usize = 128 << 10;
 /// Requests of this size wait for a start under way.
 const START_WAIT_BYTES: usize = 1 << 20;
 /// Stack of an engine thread, and of the thread that starts the engine.
-const STACK_BYTES: usize = 512 << 10;
+pub const STACK_BYTES: usize = 512 << 10;
 
 /// The engine, whenever it exists: for addresses that may be managed.
 #[inline]
@@ -126,7 +126,7 @@ fn note_small(len: usize) -> Option<&'static Weir> {
 /// Starts the engine if there is much anonymous memory, whoever took it: libc's heap, stacks, small mappings.
 #[cold]
 fn look() -> Option<&'static Weir> {
-    let large = weir_os::sys::anonymous_bytes().is_some_and(|bytes| bytes >= START_ALL_BYTES as u64);
+    let large = weir_os::ram::anon_bytes_once().is_some_and(|bytes| bytes >= START_ALL_BYTES as u64);
     if large { start() } else { None }
 }
 
@@ -156,7 +156,7 @@ fn start() -> Option<&'static Weir> {
     if engine().is_some() {
         // By this thread, not the builder: it may hold one of the loader's locks that
         // pthread_create needs, and those are recursive.
-        start_threads();
+        threads::start();
         crate::arena::begin();
         PHASE.store(RUNNING, Ordering::Release);
     }
@@ -215,45 +215,11 @@ fn start_inline(settings: &Settings) -> Result<Weir, StartError> {
     Ok(engine)
 }
 
-/// Starts the handler and the reclaimer.
-fn start_threads() {
-    for entry in [serve as extern "C" fn(*mut c_void) -> *mut c_void, reclaim] {
-        // SAFETY: the entries take no argument; PHASE is STARTING, so their malloc is libc's.
-        if let Err(e) = unsafe { thread::spawn(entry, core::ptr::null_mut(), STACK_BYTES) } {
-            fatal(format_args!("cannot start an engine thread: {e}"));
-        }
-    }
-}
-
 /// In a forked child: new threads for the inherited engine.
 pub fn restart_threads() {
     STARTER.store(thread::gettid(), Ordering::Relaxed);
     PHASE.store(STARTING, Ordering::Release);
-    start_threads();
+    threads::forked();
+    threads::start();
     PHASE.store(RUNNING, Ordering::Release);
-}
-
-extern "C" fn serve(_: *mut c_void) -> *mut c_void {
-    match engine() {
-        Some(e) if e.core.pager.intake() == Intake::InThread => {
-            thread::set_name(c"weir-ahead");
-            e.fetch_ahead_for_ever()
-        }
-        Some(e) => {
-            thread::set_name(c"weir-fault");
-            thread::prefer_latency();
-            e.serve_faults(&mut Weir::bench())
-        }
-        None => core::ptr::null_mut(),
-    }
-}
-
-extern "C" fn reclaim(_: *mut c_void) -> *mut c_void {
-    thread::set_name(c"weir-reclaim");
-    thread::prefer_others();
-    let mut bench = Weir::bench();
-    match engine() {
-        Some(e) => e.reclaim_for_ever(&mut bench),
-        None => core::ptr::null_mut(),
-    }
 }

@@ -9,6 +9,7 @@ mod size;
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::limits::PLACES;
 pub use size::{SizeError, format_size, parse_size};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs and the
@@ -76,6 +77,8 @@ pub enum OptionId {
     Loads,
     /// `cold`
     Cold,
+    /// `place`
+    Place,
 }
 
 /// Everything there is to know about one option.
@@ -116,7 +119,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 20] = [
+pub const OPTIONS: [OptionSpec; 21] = [
     spec(
         OptionId::Memory,
         "memory",
@@ -281,6 +284,17 @@ pub const OPTIONS: [OptionSpec; 20] = [
             "Whether pool pages that nobody wants for a while are compressed again with zstd while a processor idles; eager: all, at once",
         )
     },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::Place,
+            "place",
+            "WEIR_PLACE",
+            "N",
+            "",
+            "Where managed memory begins, of the possible places; chosen at random by the first program, and handed down",
+        )
+    },
 ];
 
 /// Where pages go when the pool is full.
@@ -419,6 +433,8 @@ pub struct Settings {
     pub frames_in_order: bool,
     /// Instructions that load may be given their values without their pages being brought in.
     pub answers_loads: bool,
+    /// Where managed memory begins; `None`: nobody has chosen yet.
+    pub place: Option<u32>,
     /// What is done with cold pages of the pool.
     pub cold: Cold,
 }
@@ -473,6 +489,7 @@ impl Settings {
             store_batch: STORE_BATCH_MAX,
             frames_in_order: true,
             answers_loads: true,
+            place: None,
             cold: Cold::Recompress,
         };
         for option in &OPTIONS {
@@ -545,6 +562,8 @@ impl Settings {
                 let known = [("recompress", Cold::Recompress), ("keep", Cold::Keep), ("eager", Cold::Eager)];
                 self.cold = choice(text, &known)?;
             }
+            OptionId::Place if text.is_empty() => {}
+            OptionId::Place => self.place = Some(place(text)?),
             OptionId::Loads => {
                 self.answers_loads = choice(text, &[("answer", true), ("bring", false)])?;
             }
@@ -630,6 +649,11 @@ fn set_swap(setting: Option<&mut SwapSetting>, option: OptionId, text: &str) -> 
 fn whole_number(text: &str, most: u16) -> Result<u16, String> {
     let number = text.trim().parse().ok().filter(|n| (1..=most).contains(n));
     number.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
+}
+
+fn place(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse().ok().filter(|n| *n < PLACES);
+    number.ok_or_else(|| format!("expected a whole number below {PLACES}"))
 }
 
 fn percent(text: &str) -> Result<u8, String> {

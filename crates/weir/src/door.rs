@@ -60,8 +60,12 @@ pub trait Pager: Sync {
     fn unprotect(&self, page: PageId);
     /// Wakes threads waiting for pages.
     fn wake(&self, page: PageId, n: u32);
-    /// Changes the program's protection of pages.
-    fn protect(&self, page: PageId, n: u32, prot: i32) -> Result<(), Errno>;
+    /// Changes the program's protection of pages, and whether they are in core files.
+    fn protect(&self, page: PageId, n: u32, prot: i32, dump: bool) -> Result<(), Errno>;
+    /// Whether pages are in core files.
+    fn dump(&self, page: PageId, n: u32, dump: bool) -> Result<(), Errno>;
+    /// Keeps the kernel from swapping pages that are there, or not any more; such pages cannot move.
+    fn lock(&self, page: PageId, n: u32, lock: bool) -> Result<(), Errno>;
     /// Replaces whatever is mapped over a part of the space by an empty, watched reservation.
     fn reserve_again(&self, page: PageId, n: u32) -> Result<(), Errno>;
     /// Makes accesses to a missing page raise SIGBUS.
@@ -203,8 +207,15 @@ impl Pager for KernelPager {
     fn wake(&self, page: PageId, n: u32) {
         KernelPager::wake(self, page.0 as usize, n as usize);
     }
-    fn protect(&self, page: PageId, n: u32, prot: i32) -> Result<(), Errno> {
-        KernelPager::protect(self, page.0 as usize, n as usize, prot)
+    fn protect(&self, page: PageId, n: u32, prot: i32, dump: bool) -> Result<(), Errno> {
+        KernelPager::protect(self, page.0 as usize, n as usize, prot, dump)
+    }
+    fn dump(&self, page: PageId, n: u32, dump: bool) -> Result<(), Errno> {
+        KernelPager::dump(self, page.0 as usize, n as usize, dump)
+    }
+    fn lock(&self, page: PageId, n: u32, lock: bool) -> Result<(), Errno> {
+        let call = if lock { KernelPager::lock } else { KernelPager::unlock };
+        call(self, page.0 as usize, n as usize)
     }
     fn reserve_again(&self, page: PageId, n: u32) -> Result<(), Errno> {
         KernelPager::reserve_again(self, page.0 as usize, n as usize)

@@ -9,9 +9,21 @@ pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
 /// Cold records are not compressed again in a smaller budget, in bytes: zstd's contexts are some 700 KiB.
 pub const RECOMPRESS_BUDGET_MIN: u64 = 64 << 20;
 
-/// Managed address space asked for first; halved until the reservation succeeds, and its tables (RLIMIT_AS, strict overcommit). Twice what
-/// the largest runtime reserves at once (GHC's 1 TiB); the places that are tried lie 4 TiB apart.
+/// Managed address space asked for first; halved until the reservation succeeds, and its tables (RLIMIT_AS, strict
+/// overcommit). Twice what the largest runtime reserves at once (GHC's 1 TiB).
 pub const SPACE_BYTES_MAX: u64 = 2 << 40;
+/// Bytes of address space in which managed spaces begin and end.
+pub const PLACES_BYTES: u64 = 1 << 44;
+/// Distance between two places where one may begin: the filter of the system-call gate compares upper halves of addresses.
+pub const PLACE_BYTES: u64 = 1 << 32;
+/// Places where one may begin.
+pub const PLACES: u32 = ((PLACES_BYTES - SPACE_BYTES_MAX) / PLACE_BYTES) as u32 + 1;
+/// Places tried when something is in the way at the first.
+pub const PLACES_TRIED: u32 = 8;
+/// Part of a space in which its first address in use is chosen at random.
+pub const FIRST_SHARE: u32 = 16;
+const _: () = assert!(SPACE_BYTES_MAX.is_multiple_of(PLACE_BYTES) && PLACES_BYTES >= 4 * SPACE_BYTES_MAX);
+
 /// Smallest managed space worth starting with, as a multiple of the budget.
 pub const SPACE_PER_BUDGET_MIN: u64 = 2;
 

@@ -260,7 +260,13 @@ impl Pager for FakePager {
     }
     fn unprotect(&self, _page: PageId) {}
     fn wake(&self, _page: PageId, _n: u32) {}
-    fn protect(&self, _page: PageId, _n: u32, _prot: i32) -> Result<(), Errno> {
+    fn dump(&self, _page: PageId, _n: u32, _dump: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn lock(&self, _page: PageId, _n: u32, _lock: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn protect(&self, _page: PageId, _n: u32, _prot: i32, _dump: bool) -> Result<(), Errno> {
         self.state.lock().unwrap().fail_protect.pop().map_or(Ok(()), Err)
     }
     fn reserve_again(&self, _page: PageId, _n: u32) -> Result<(), Errno> {

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "plays the program: touches managed memory by address")]
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use weir::config::Settings;
 use weir::engine::Engine;
 use weir::page::region::Kind;
@@ -14,15 +14,19 @@ use weir_os::thread;
 
 type Weir = Engine<KernelPager>;
 const BUDGET: u64 = 32 << 20;
+/// The engine's threads are never told to leave.
+static STAY: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn serve(e: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: the leaked engine of `engine()`.
-    unsafe { &*e.cast::<Weir>() }.serve_faults(&mut Weir::bench())
+    unsafe { &*e.cast::<Weir>() }.serve_faults(&mut Weir::bench(), &STAY);
+    core::ptr::null_mut()
 }
 
 extern "C" fn reclaim(e: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: as above.
-    unsafe { &*e.cast::<Weir>() }.reclaim_for_ever(&mut Weir::bench())
+    unsafe { &*e.cast::<Weir>() }.reclaim_in_background(&mut Weir::bench(), &STAY);
+    core::ptr::null_mut()
 }
 
 fn engine() -> &'static Weir {

@@ -408,9 +408,11 @@ pub unsafe extern "C" fn syscall(
         return r as c_long;
     }
     type F = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    match syscall::NEXT.get() {
+    let result = match syscall::NEXT.get() {
         // SAFETY: libc's function of that name, with the program's arguments.
         Some(next) => unsafe { core::mem::transmute::<usize, F>(next)(nr, a, b, c, d, e, f) },
         None => -1,
-    }
+    };
+    crate::rights::after_raw(nr, a, result);
+    result
 }

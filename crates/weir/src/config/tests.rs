@@ -48,6 +48,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_FRAME_ORDER", "scattered"),
         ("WEIR_LOADS", "bring"),
         ("WEIR_COLD", "keep"),
+        ("WEIR_PLACE", "77"),
     ])
     .unwrap();
     let expected = Settings {
@@ -72,6 +73,7 @@ fn every_option_is_read_from_its_variable() {
         store_batch: 2,
         frames_in_order: false,
         answers_loads: false,
+        place: Some(77),
         cold: Cold::Keep,
     };
     assert_eq!(s, expected);

@@ -141,7 +141,7 @@ impl<P: Pager> Engine<P> {
         self.core.charge_rows(i64::from(r.pages));
         // Access first: what readahead puts into a place without access would pass for plain memory.
         if r.prot != PROT_NONE
-            && let Err(e) = self.core.pager.protect(PageId(r.start), r.pages, r.prot)
+            && let Err(e) = self.core.pager.protect(PageId(r.start), r.pages, r.prot, r.dump)
         {
             self.core.charge_rows(-i64::from(r.pages));
             return Err(Refused::Kernel(e));
@@ -205,13 +205,14 @@ impl<P: Pager> Engine<P> {
             // Frames leave by MOVE only from plain memory.
             self.reprotect(r, PROT_RW)?;
         }
+        self.unlock(r);
         // First nobody's, then empty: in between readahead must not bring pages back.
         self.mark(r, false);
         each_block(r.start, r.end(), |block, mask| {
             discard::discard(&self.core, block, mask, discard::Depth::All);
         });
         self.core.charge_rows(-i64::from(r.pages));
-        self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE).map_err(Refused::Kernel)
+        self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE, false).map_err(Refused::Kernel)
     }
 
     fn has_frames(&self, r: Region) -> bool {
@@ -323,7 +324,7 @@ impl<P: Pager> Engine<P> {
             let row = self.core.table.block(block);
             let _guard = row.lock();
             let first = block.page(mask.trailing_zeros());
-            result = result.and_then(|()| self.core.pager.protect(first, mask.count_ones(), prot));
+            result = result.and_then(|()| self.core.pager.protect(first, mask.count_ones(), prot, r.dump));
             if result.is_ok() {
                 set_class(row, mask, prot);
             }
@@ -338,7 +339,7 @@ impl<P: Pager> Engine<P> {
             let _guard = row.lock();
             row.set_fixed(row.fixed() | mask);
         });
-        self.core.pager.protect(PageId(r.start), r.pages, prot)?;
+        self.core.pager.protect(PageId(r.start), r.pages, prot, r.dump)?;
         each_block(r.start, r.end(), |block, mask| {
             let row = self.core.table.block(block);
             let _guard = row.lock();
@@ -352,9 +353,13 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         let (_, _, parts, whole) = self.parts(&self.regions(), addr, len)?;
         for r in parts.iter().filter(|r| r.kind != Kind::Foreign && !r.bare) {
+            self.unlock(*r);
             each_block(r.start, r.end(), |block, mask| {
                 discard::discard(&self.core, block, mask, discard::Depth::All);
             });
+            if r.locked {
+                self.core.pager.lock(PageId(r.start), r.pages, true).map_err(Refused::Kernel)?;
+            }
         }
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
@@ -482,7 +487,8 @@ impl<P: Pager> Engine<P> {
         Ok(())
     }
 
-    /// `mlock`: brings the range in and keeps it. Refused beyond half of the frames.
+    /// `mlock`: brings the range in and keeps it, and keeps the kernel from swapping it. Refused beyond half of the frames, and by the
+    /// kernel beyond its limit.
     pub fn pin(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
@@ -496,7 +502,39 @@ impl<P: Pager> Engine<P> {
         for page in start..end {
             self.pin_page(PageId(page))?;
         }
-        Ok(())
+        let mut regions = self.regions();
+        self.change(&mut regions, addr, len, |r| Region { locked: r.kind != Kind::Foreign, ..r })?;
+        let result = self.core.pager.lock(PageId(start), end - start, true);
+        result.map_err(|e| {
+            let _ = self.unpin_inside(&mut regions, addr, len);
+            Refused::Kernel(e)
+        })
+    }
+
+    /// Takes the kernel's lock off a region: locked pages cannot be moved or dropped.
+    pub(super) fn unlock(&self, r: Region) {
+        if r.locked {
+            let _ = self.core.pager.lock(PageId(r.start), r.pages, false);
+        }
+    }
+
+    /// Whether any of a range is locked.
+    pub fn is_locked(&self, addr: usize, len: usize) -> bool {
+        let _inside = self.inside();
+        self.parts(&self.regions(), addr, len).is_ok_and(|(_, _, parts, _)| parts.iter().any(|r| r.locked))
+    }
+
+    /// `MADV_DONTDUMP` and `MADV_DODUMP`. What is not in a frame of the program is in no core file in any case.
+    pub fn set_dump(&self, addr: usize, len: usize, dump: bool) -> Result<(), Refused> {
+        let _inside = self.inside();
+        let mut regions = self.regions();
+        let (start, end, whole) = self.change(&mut regions, addr, len, |r| Region { dump, ..r })?;
+        for r in self.parts(&regions, self.addr_of(start), (end - start) as usize * PAGE_BYTES)?.2 {
+            if r.prot != PROT_NONE && r.kind != Kind::Foreign {
+                self.core.pager.dump(PageId(r.start), r.pages, dump).map_err(Refused::Kernel)?;
+            }
+        }
+        if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
     fn pin_page(&self, page: PageId) -> Result<(), Refused> {
@@ -540,7 +578,14 @@ impl<P: Pager> Engine<P> {
     /// `munlock`.
     pub fn unpin(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
+        let mut regions = self.regions();
+        self.unpin_inside(&mut regions, addr, len)
+    }
+
+    fn unpin_inside(&self, regions: &mut Regions, addr: usize, len: usize) -> Result<(), Refused> {
         let (start, end) = self.page_range(addr, len)?;
+        self.parts(regions, addr, len)?.2.into_iter().for_each(|r| self.unlock(r));
+        self.change(regions, addr, len, |r| Region { locked: false, ..r })?;
         self.unpin_pages(start, end);
         Ok(())
     }

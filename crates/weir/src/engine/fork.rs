@@ -129,6 +129,12 @@ impl Engine<KernelPager> {
     fn wipe_in_child(&self) {
         let _inside = self.gate.enter();
         let mut regions = self.regions();
+        // As the kernel has it: locks do not come along.
+        let locked: Vec<Region> = regions.map.iter().filter(|r| r.locked).copied().collect();
+        for r in locked {
+            regions.map.remove(r.start);
+            regions.map.insert(Region { locked: false, ..r });
+        }
         // Where nothing was opened there is nothing to wipe.
         let is_special = |r: &&Region| r.fork == AtFork::Drop || r.fork == AtFork::Wipe && !r.bare;
         let special: Vec<Region> = regions.map.iter().filter(is_special).copied().collect();

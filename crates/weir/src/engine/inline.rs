@@ -9,6 +9,7 @@ use super::Engine;
 use crate::admission::Asker;
 use crate::door::Pager;
 use crate::fault::load::Load;
+use crate::limits::PLACE_BYTES;
 use crate::fault::{self, Ahead, Whose};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
@@ -51,6 +52,8 @@ impl GateHalf {
     /// For a space that will begin at `base`; empty when handler threads serve faults.
     #[cfg(target_arch = "x86_64")]
     pub fn at(base: usize, intake: Intake) -> Result<GateHalf, Errno> {
+        let below = PLACE_BYTES as usize;
+        GateHalf::unwatched(base - below, below, intake)?;
         let stubs = match intake {
             Intake::Messages => None,
             Intake::InThread => Some(weir_os::gate::stubs::Stubs::new(base)?),
@@ -59,6 +62,16 @@ impl GateHalf {
             stubs.open_door();
         }
         Ok(GateHalf { stubs })
+    }
+
+    /// EEXIST: a filter of a parent's watches the range.
+    pub fn unwatched(base: usize, len: usize, intake: Intake) -> Result<(), Errno> {
+        #[cfg(target_arch = "x86_64")]
+        if intake == Intake::InThread && weir_os::gate::is_watched(base, len) {
+            return Err(Errno::EEXIST);
+        }
+        let _ = (base, len, intake);
+        Ok(())
     }
 
     /// There is no gate for this processor.
@@ -270,9 +283,9 @@ impl Engine<KernelPager> {
         parts.iter().any(|r| r.kind == Kind::Foreign)
     }
 
-    /// Fetches what streams will want next, until the process ends.
-    pub fn fetch_ahead_for_ever(&self) -> ! {
-        loop {
+    /// Fetches what streams will want next, until it is told to leave by a value other than 0.
+    pub fn fetch_ahead_in_background(&self, leave: &AtomicU32) {
+        while leave.load(Ordering::Acquire) == 0 {
             let next = {
                 let _inside = self.gate.enter();
                 self.inline.streams.take()
@@ -398,6 +411,11 @@ impl Streams {
 }
 
 impl Inline {
+    /// Wakes the thread that waits for streams.
+    pub(super) fn call_thread(&self) {
+        thread::futex_wake(&self.streams.waiting, 1);
+    }
+
     /// In the child of a fork: streams of the parent are not the child's.
     pub(super) fn forked(&self) {
         self.streams.reset();

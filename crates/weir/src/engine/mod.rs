@@ -8,6 +8,7 @@ pub mod gate;
 pub mod heap;
 pub mod inline;
 pub mod outside;
+pub mod place;
 #[cfg(test)]
 mod readahead_tests;
 pub mod remap;
@@ -86,6 +87,11 @@ impl<P: Pager> Engine<P> {
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),
         }
+    }
+
+    /// Hands out no address below that of `block`.
+    fn begin_at(&self, block: u32) {
+        self.regions().map.begin_at(block);
     }
 
     /// The managed space: first address and length in bytes.

@@ -35,11 +35,6 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Its descriptor, which nobody may close.
-    pub fn fd(&self) -> Option<i32> {
-        self.statm.get().map(Statm::fd)
-    }
-
     /// In the child of a fork: measures the child.
     pub(super) fn forked(&self) {
         if let Some(statm) = self.statm.get() {

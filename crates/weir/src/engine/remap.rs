@@ -40,6 +40,12 @@ impl<P: Pager> Engine<P> {
         let mut regions = self.regions();
         let (start, end, parts, whole) = self.parts(&regions, addr, old_len)?;
         let Some(&first) = parts.first().filter(|_| whole) else { return Err(Refused::NotManaged) };
+        // What is excluded from core files in part stays so as a whole.
+        let (dump, locked) = (parts.iter().all(|r| r.dump), parts.iter().all(|r| r.locked));
+        let first = Region { dump, locked, ..first };
+        if !locked {
+            parts.iter().for_each(|r| self.unlock(*r));
+        }
         if parts.iter().any(|r| (r.prot, r.kind, r.bare) != (first.prot, first.kind, first.bare))
             || first.kind == Kind::Foreign
         {
@@ -143,7 +149,8 @@ impl<P: Pager> Engine<P> {
                 regions.map.remove(mapped.start);
                 let mapped = Region { prot: old.prot, ..mapped };
                 // What the program advised goes with the pages.
-                let r = Region { fork: old.fork, access: old.access, ..mapped };
+                let Region { fork, access, dump, locked, .. } = old;
+                let r = Region { fork, access, dump, locked, ..mapped };
                 regions.map.insert(r);
                 Ok(r)
             }
@@ -165,11 +172,12 @@ impl<P: Pager> Engine<P> {
             }
             return Ok(self.addr_of(new.start));
         }
+        self.unlock(old);
         // Frames move between plain memory only. Nobody may use either place while it moves, but for
         // readers of the old one, who lose nothing by this.
         let plain = |r: Region| if r.prot == PROT_RW { Ok(()) } else { self.reprotect(r, PROT_RW) };
         plain(old)?;
-        self.core.pager.protect(PageId(new.start), new.pages, PROT_RW).map_err(Refused::Kernel)?;
+        self.core.pager.protect(PageId(new.start), new.pages, PROT_RW, new.dump).map_err(Refused::Kernel)?;
         let mut i = 0;
         while i < old.pages.min(pages) {
             let (from, to) = (PageId(old.start + i), PageId(new.start + i));
@@ -177,8 +185,12 @@ impl<P: Pager> Engine<P> {
             let touched = self.core.table.is_touched(from.block());
             i += if touched { self.move_run(from, to, most) } else { most };
         }
-        self.core.pager.protect(PageId(new.start), new.pages, new.prot).map_err(Refused::Kernel)?;
+        self.core.pager.protect(PageId(new.start), new.pages, new.prot, new.dump).map_err(Refused::Kernel)?;
         self.mark(new, true);
+        if new.locked {
+            // Beyond the limit they stay in their frames, which the kernel may swap.
+            let _ = self.core.pager.lock(PageId(new.start), new.pages, true);
+        }
         if keep_old && old.prot != PROT_RW {
             self.reprotect(Region { prot: PROT_RW, ..old }, old.prot)?;
         }

@@ -1,32 +1,15 @@
 //! Start: address space, arena, tables, userfaultfd, threads.
 
-use super::inline::GateHalf;
-use super::{Engine, swapfile};
+use super::{Engine, place, swapfile};
 use crate::config::{Codec, Cold, Pager as PagerKind, Settings};
 use crate::error::StartError;
-use crate::limits::{
-    BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN,
-};
+use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN};
 use crate::page::id::BLOCK_PAGES;
-use crate::page::table::PageTable;
 use crate::reclaim::compress::Bench;
 use crate::shared::{Core, Geometry};
 use crate::sync::Ordering;
 use weir_os::mem::{Mapping, PAGE_BYTES};
 use weir_os::pager::{Intake, KernelPager, Kind};
-use weir_os::sys::Errno;
-
-/// Where the managed space is reserved, with other places for when something is there already: far
-/// from what the kernel and libc hand out, and the same in every process.
-///
-/// In inline mode a child inherits the filter on calls with addresses in the first range, so a
-/// program with handler threads keeps out of it; and no common sanitizer has its shadow there.
-const fn space_bases(intake: Intake) -> [usize; 3] {
-    match intake {
-        Intake::InThread => [0x4000_0000_0000, 0x4400_0000_0000, 0x4800_0000_0000],
-        Intake::Messages => [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000],
-    }
-}
 
 impl Engine<KernelPager> {
     /// Builds an engine; its threads are started by the caller, who owns the `'static` reference.
@@ -42,7 +25,7 @@ impl Engine<KernelPager> {
         let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
         let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
         let arena_len = (windows + lift_windows) as usize * window_bytes;
-        let (space, gate) = reserve_space(budget, intake, arena_len)?;
+        let (space, gate) = place::reserve(budget, intake, settings.place, arena_len)?;
         let arena = Mapping::anon(arena_len).map_err(StartError::AddressSpace)?;
         space.name(c"weir-space");
         arena.name(c"weir-arena");
@@ -85,6 +68,7 @@ impl Engine<KernelPager> {
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);
+        engine.begin_at(place::first_block(geometry.pages));
         engine.measure_outside(settings.quiet);
         Ok(engine)
     }
@@ -93,37 +77,6 @@ impl Engine<KernelPager> {
     pub fn bench() -> Box<Bench> {
         Box::new(Bench::new())
     }
-}
-
-/// Reserves as much address space as may be had with its tables and the arena beside it: less under RLIMIT_AS or strict overcommit.
-fn reserve_space(budget: u64, intake: Intake, arena_len: usize) -> Result<(Mapping, GateHalf), StartError> {
-    let mut last = Errno::ENOMEM;
-    for base in space_bases(intake) {
-        // Before the space itself: a filter inherited from a parent under Weir lets system calls
-        // about the space pass from the gate only.
-        let gate = match GateHalf::at(base, intake) {
-            Ok(gate) => gate,
-            Err(e) => {
-                last = e;
-                continue;
-            }
-        };
-        let mut len = SPACE_BYTES_MAX;
-        while len >= budget * SPACE_PER_BUDGET_MIN {
-            let tried = Mapping::reserve(base, len as usize).and_then(|space| {
-                Mapping::anon(PageTable::bytes_for(len as usize) + arena_len).map(|_| space)
-            });
-            match tried {
-                Ok(space) => return Ok((space, gate)),
-                Err(e) => last = e,
-            }
-            if last == Errno::EEXIST {
-                break;
-            }
-            len /= 2;
-        }
-    }
-    Err(StartError::AddressSpace(last))
 }
 
 /// A seed that a program cannot guess, for the content hash.

@@ -15,12 +15,17 @@ const AUTO_PER_BUDGET: u64 = 8;
 const AUTO_SHARE: u64 = 2;
 const AUTO_LEAVES: u64 = 10;
 
-/// Bytes of a swap file that sizes itself, in whole clusters; `None` where that is too little to be of use.
-pub fn auto_bytes(space: Space, budget: u64) -> Option<u64> {
+/// Bytes of a swap file that sizes itself, in whole clusters, where files may have `limit` bytes (RLIMIT_FSIZE). An error where that is
+/// too little to be of use: what it is that allows no more.
+pub fn auto_bytes(space: Space, budget: u64, limit: u64) -> Result<u64, SwapFileError> {
     let free = space.free.saturating_sub(space.total / AUTO_LEAVES);
-    let most = budget.saturating_mul(AUTO_PER_BUDGET).min(weir_os::sys::file_size_limit());
-    let bytes = (free / AUTO_SHARE).min(most) / CLUSTER_BYTES * CLUSTER_BYTES;
-    (bytes >= SWAP_BYTES_MIN).then_some(bytes)
+    let wanted = (free / AUTO_SHARE).min(budget.saturating_mul(AUTO_PER_BUDGET));
+    let bytes = wanted.min(limit) / CLUSTER_BYTES * CLUSTER_BYTES;
+    match bytes {
+        SWAP_BYTES_MIN.. => Ok(bytes),
+        _ if wanted >= SWAP_BYTES_MIN => Err(OpenError::TooLarge(limit).into()),
+        _ => Err(SwapFileError::TooLittle(space.free)),
+    }
 }
 
 /// Makes the swap file that the setting asks for; one of a size that was named has all its blocks from the start.
@@ -32,7 +37,7 @@ pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swappi
         // Most programs need none: the disk's space is taken when the first page goes there.
         None => {
             let space = space(&dir).map_err(OpenError::Folder)?;
-            let bytes = auto_bytes(space, budget).ok_or(SwapFileError::TooLittle(space.free))?;
+            let bytes = auto_bytes(space, budget, weir_os::sys::file_size_limit())?;
             (bytes, SwapFile::open_empty(&dir, bytes, space.total / AUTO_LEAVES)?, true)
         }
     };
@@ -51,12 +56,27 @@ mod tests {
 
     #[test]
     fn a_file_takes_half_of_what_is_free_eight_budgets_at_most_and_leaves_a_tenth_of_the_disk() {
-        let space = |free, total| Space { free, total };
-        assert_eq!(auto_bytes(space(10 * GIB, 20 * GIB), GIB), Some(4 * GIB));
-        assert_eq!(auto_bytes(space(100 * GIB, 100 * GIB), GIB), Some(8 * GIB));
-        assert_eq!(auto_bytes(space(100 * GIB, 200 * GIB), u64::MAX), Some(40 * GIB));
-        assert_eq!(auto_bytes(space(10 * GIB, 100 * GIB), GIB), None, "the last tenth is not ours");
-        assert_eq!(auto_bytes(space(17 << 20, 0), GIB), Some(8 << 20), "whole clusters");
-        assert_eq!(auto_bytes(space(15 << 20, 0), GIB), None, "too little to be of use");
+        let auto = |free, total, budget| auto_bytes(Space { free, total }, budget, u64::MAX);
+        assert_eq!(auto(10 * GIB, 20 * GIB, GIB), Ok(4 * GIB));
+        assert_eq!(auto(100 * GIB, 100 * GIB, GIB), Ok(8 * GIB));
+        assert_eq!(auto(100 * GIB, 200 * GIB, u64::MAX), Ok(40 * GIB));
+        let too_little = |free| Err(SwapFileError::TooLittle(free));
+        assert_eq!(auto(10 * GIB, 100 * GIB, GIB), too_little(10 * GIB), "the last tenth is not ours");
+        assert_eq!(auto(17 << 20, 0, GIB), Ok(8 << 20), "whole clusters");
+        assert_eq!(auto(15 << 20, 0, GIB), too_little(15 << 20), "too little to be of use");
+    }
+
+    #[test]
+    fn the_limit_on_file_sizes_is_named_where_it_is_what_stands_in_the_way() {
+        let space = Space { free: 100 * GIB, total: 100 * GIB };
+        assert_eq!(auto_bytes(space, GIB, 64 << 20), Ok(64 << 20));
+        let error = auto_bytes(space, GIB, 1_024_000).unwrap_err();
+        assert_eq!(error, SwapFileError::File(OpenError::TooLarge(1_024_000)));
+        assert!(error.to_string().contains("1024000 bytes at most (RLIMIT_FSIZE)"), "{error}");
+        assert_eq!(
+            auto_bytes(Space { free: 5, total: 0 }, GIB, 1_024_000),
+            Err(SwapFileError::TooLittle(5)),
+            "without the limit there would be none either"
+        );
     }
 }

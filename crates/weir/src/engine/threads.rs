@@ -17,6 +17,7 @@ use crate::reclaim::{self, Effort, recompress, room, share, through, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
+use core::sync::atomic::AtomicU32;
 use weir_os::pager::KernelPager;
 use weir_os::sys;
 use weir_os::thread;
@@ -51,11 +52,13 @@ const DIRECT_BATCH_STREAM: u32 = 2 * BLOCK_PAGES;
 const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, tid: 0 };
 
 impl Engine<KernelPager> {
-    /// Serves faults until the process ends.
-    pub fn serve_faults(&self, bench: &mut Bench) -> ! {
+    /// Serves faults until it is told to leave by a value other than 0.
+    pub fn serve_faults(&self, bench: &mut Bench, leave: &AtomicU32) {
         let mut messages = [NO_FAULT; INTAKE];
-        loop {
-            if let Err(e) = self.core.pager.wait(-1) {
+        while leave.load(Ordering::Acquire) == 0 {
+            // Nobody can wake it from this wait but a fault.
+            if let Err(e) = self.core.pager.wait((IDLE_NS / 1_000_000) as i32) {
+                self.check_descriptors();
                 fatal(format_args!("cannot wait for page faults: {e}"));
             }
             loop {
@@ -80,7 +83,10 @@ impl Engine<KernelPager> {
     fn intake(&self, messages: &mut [FaultMessage; INTAKE]) -> usize {
         let n = match self.core.pager.read(messages) {
             Ok(n) => n,
-            Err(e) => fatal(format_args!("cannot read page faults: {e}")),
+            Err(e) => {
+                self.check_descriptors();
+                fatal(format_args!("cannot read page faults: {e}"))
+            }
         };
         messages[..n].sort_unstable_by_key(|m| m.address);
         n
@@ -238,9 +244,16 @@ impl Engine<KernelPager> {
         ))
     }
 
-    /// Reclaims in the background until the process ends.
-    pub fn reclaim_for_ever(&self, bench: &mut Bench) -> ! {
-        loop {
+    /// Wakes the threads that wait for work, so that they look whether they are to leave.
+    pub fn call_threads(&self) {
+        self.core.kick.store(1, Ordering::Release);
+        thread::futex_wake(&self.core.kick, 1);
+        self.inline.call_thread();
+    }
+
+    /// Reclaims in the background until it is told to leave by a value other than 0.
+    pub fn reclaim_in_background(&self, bench: &mut Bench, leave: &AtomicU32) {
+        while leave.load(Ordering::Acquire) == 0 {
             self.wait_for_work();
             let kicked = self.core.kick.swap(0, Ordering::AcqRel) != 0;
             let mut freed = 0;
@@ -341,6 +354,7 @@ impl Engine<KernelPager> {
             chore(); // not inside: it may enter the gate itself
         }
         let _inside = self.gate.enter();
+        self.check_descriptors();
         #[cfg(target_arch = "x86_64")]
         if self.core.pins.ranges() > 0 {
             self.harvest_calls();
@@ -356,6 +370,17 @@ impl Engine<KernelPager> {
         share::choose(&self.core, thread::now_ns());
         self.core.publish();
         self.watch();
+    }
+
+    /// Ends the process once the program has closed the userfaultfd by a system call of its own: what is not in frames would read as
+    /// zeros. Looked at now and then: until then it does.
+    pub fn check_descriptors(&self) {
+        if !self.core.pager.is_watching() {
+            fatal(format_args!(
+                "the program has closed a descriptor of Weir's (the userfaultfd) by a system call past libc: memory that is not \
+                 in RAM would read as zeros, so it ends here"
+            ));
+        }
     }
 
     /// A pool whose share fell writes its coldest pages, while nobody needs frames.
@@ -456,7 +481,7 @@ impl Patience {
         }
         core.kick_if_low();
         // Nobody wakes this word: it is a pause that needs no libc.
-        let pause = core::sync::atomic::AtomicU32::new(0);
+        let pause = AtomicU32::new(0);
         let _ = thread::futex_wait(&pause, 0, Some(FRUITLESS_PAUSE_NS));
         let waited = now - self.since_ns;
         if waited > POOL_NEEDED_MS * 1_000_000 {

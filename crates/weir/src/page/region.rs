@@ -61,19 +61,22 @@ pub struct Region {
     pub access: Access,
     /// Reserved without access and never opened: no page has contents, and no row of a block knows of it.
     pub bare: bool,
+    /// In core files, as far as it is in RAM.
+    pub dump: bool,
+    /// Its pages are locked in RAM, by the kernel as well.
+    pub locked: bool,
 }
 
 impl Region {
     /// A region as mapped at first.
     pub fn new(start: u32, pages: u32, prot: i32, kind: Kind) -> Region {
+        let (fork, access) = (AtFork::Copy, Access::Any);
         let bare = prot == 0 && kind == Kind::Map;
-        Region { start, pages, prot, kind, base: start, fork: AtFork::Copy, access: Access::Any, bare }
+        Region { start, pages, prot, kind, base: start, fork, access, bare, dump: true, locked: false }
     }
 
     fn continues(&self, before: &Region) -> bool {
-        before.end() == self.start
-            && (before.prot, before.kind, before.base, before.fork, before.access, before.bare)
-                == (self.prot, self.kind, self.base, self.fork, self.access, self.bare)
+        *self == Region { start: self.start, pages: self.pages, ..*before } && before.end() == self.start
     }
 
     /// First page after the region.
@@ -105,6 +108,14 @@ impl RegionMap {
         };
         map.add_free(0, pages / BLOCK_PAGES);
         map
+    }
+
+    /// Takes the blocks before `block` out of use. Nothing is mapped yet.
+    pub fn begin_at(&mut self, block: u32) {
+        if let Some(len) = self.free.get(&0).copied() {
+            self.remove_free(0, len);
+            self.add_free(block.min(len), len.saturating_sub(block));
+        }
     }
 
     fn add_free(&mut self, start: u32, len: u32) {

@@ -1,0 +1,197 @@
+//! The engine's threads: started with the engine, again in each forked child, and replaced when the program gives rights up.
+
+use crate::heap::FutexLock;
+use crate::state::{self, STACK_BYTES, Weir};
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering};
+use weir::engine::threads::{fatal, say};
+use weir_os::pager::Intake;
+use weir_os::sys::{Errno, getpid};
+use weir_os::thread::{self, Ids, Thread};
+
+/// How long a thread that is to leave is waited for before it is called again, ns.
+const CALL_AGAIN_NS: u64 = 1_000_000;
+
+/// A thread, and the word between it and its starter.
+struct Hand {
+    thread: Thread,
+    word: *mut AtomicU32,
+}
+
+/// In the word: works; is to leave; still has the rights of its starter; has given them up and waits for its turn.
+const AT_WORK: u32 = 0;
+const LEAVE: u32 = 1;
+const NEW: u32 = 2;
+const READY: u32 = 3;
+
+impl Hand {
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: lives until the thread is gone.
+        unsafe { &*self.word }
+    }
+
+    /// Waits until it has given its rights up.
+    fn settle(self) -> Hand {
+        while self.word().load(Ordering::Acquire) == NEW {
+            let _ = thread::futex_wait(self.word(), NEW, None);
+        }
+        self
+    }
+
+    /// Has it work, or leave.
+    fn tell(&self, what: u32) {
+        self.word().store(what, Ordering::Release);
+        thread::futex_wake(self.word(), 1);
+    }
+}
+
+/// The threads that serve and reclaim, in whose process, and with whose rights.
+struct Hands {
+    serve: Option<Hand>,
+    reclaim: Option<Hand>,
+    process: u32,
+    ids: Option<Ids>,
+}
+
+/// Under [`CHANGING`].
+struct Cell(UnsafeCell<Hands>);
+
+// SAFETY: touched by whoever holds CHANGING alone.
+unsafe impl Sync for Cell {}
+
+static HANDS: Cell = Cell(UnsafeCell::new(Hands { serve: None, reclaim: None, process: 0, ids: None }));
+/// Held, with signals blocked, while threads are started and replaced.
+static CHANGING: FutexLock = FutexLock::new();
+
+fn with_hands<R>(f: impl FnOnce(&mut Hands) -> R) -> R {
+    let signals = thread::block_signals();
+    CHANGING.lock();
+    // SAFETY: the lock is held.
+    let r = f(unsafe { &mut *HANDS.0.get() });
+    CHANGING.unlock();
+    thread::restore_signals(signals);
+    r
+}
+
+/// Starts both.
+pub fn start() {
+    let started = with_hands(|hands| {
+        (hands.serve, hands.reclaim) = (Some(spawn(serve)?), Some(spawn(reclaim)?));
+        (hands.process, hands.ids) = (getpid(), thread::ids());
+        for hand in [&mut hands.serve, &mut hands.reclaim] {
+            *hand = hand.take().map(Hand::settle);
+            hand.iter().for_each(|hand| hand.tell(AT_WORK));
+        }
+        Ok::<(), Errno>(())
+    });
+    if let Err(e) = started {
+        fatal(format_args!("cannot start an engine thread: {e}"));
+    }
+}
+
+/// In the child of a fork, where the parent's threads are not, whatever they or others were about.
+pub fn forked() {
+    while !lock_api::RawMutex::try_lock(&CHANGING) {
+        CHANGING.unlock();
+    }
+    CHANGING.unlock();
+    with_hands(|hands| (hands.serve, hands.reclaim) = (None, None));
+}
+
+/// The calling thread has other rights than before, or, with `anyway`, may have: threads with its rights take the place of the others.
+/// Not in a child of `vfork`, which has rights of its own and threads of its parent.
+pub fn follow(anyway: bool) {
+    state::wait_until_started();
+    let Some(engine) = state::running() else { return };
+    with_hands(|hands| {
+        let ids = thread::ids();
+        if hands.process != getpid() || !anyway && ids.is_some() && ids == hands.ids {
+            return;
+        }
+        match replace(engine, hands) {
+            Ok(()) => hands.ids = ids,
+            // The program's limit of threads, with its new rights.
+            Err(e) => say(format_args!("its threads keep rights that the program has given up: {e}")),
+        }
+    });
+}
+
+fn replace(engine: &Weir, hands: &mut Hands) -> Result<(), Errno> {
+    // The new one works first: in thread mode somebody must serve the faults of whoever waits here.
+    let next = spawn(serve)?.settle();
+    next.tell(AT_WORK);
+    retire(engine, hands.serve.replace(next));
+    // Two at once would be in each other's way.
+    let next = spawn(reclaim)?.settle();
+    retire(engine, hands.reclaim.take());
+    next.tell(AT_WORK);
+    hands.reclaim = Some(next);
+    Ok(())
+}
+
+fn retire(engine: &Weir, hand: Option<Hand>) {
+    let Some(hand) = hand else { return };
+    hand.tell(LEAVE);
+    let Hand { mut thread, word } = hand;
+    loop {
+        engine.call_threads();
+        match thread.join(CALL_AGAIN_NS) {
+            Ok(()) => break,
+            Err(again) => thread = again,
+        }
+    }
+    // SAFETY: from the box in `spawn`, once.
+    drop(unsafe { Box::from_raw(word) });
+}
+
+fn spawn(entry: extern "C" fn(*mut c_void) -> *mut c_void) -> Result<Hand, Errno> {
+    let word = Box::into_raw(Box::new(AtomicU32::new(NEW)));
+    // SAFETY: the word lives until the thread is gone; the entries use nothing of libc's.
+    let spawned = unsafe { thread::spawn(entry, word.cast(), STACK_BYTES) };
+    spawned.map(|thread| Hand { thread, word }).inspect_err(|_| {
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(word) });
+    })
+}
+
+/// What both do first, and waiting for their turn. The word that tells the thread to leave.
+fn begin<'a>(word: *mut c_void) -> &'a AtomicU32 {
+    thread::give_up_rights();
+    // SAFETY: the word of this thread, which outlives it.
+    let word = unsafe { &*word.cast::<AtomicU32>() };
+    word.store(READY, Ordering::Release);
+    thread::futex_wake(word, 1);
+    while word.load(Ordering::Acquire) == READY {
+        let _ = thread::futex_wait(word, READY, None);
+    }
+    word
+}
+
+extern "C" fn serve(word: *mut c_void) -> *mut c_void {
+    let leave = begin(word);
+    match state::engine() {
+        Some(e) if e.core.pager.intake() == Intake::InThread => {
+            thread::set_name(c"weir-ahead");
+            e.fetch_ahead_in_background(leave);
+        }
+        Some(e) => {
+            thread::set_name(c"weir-fault");
+            thread::prefer_latency();
+            e.serve_faults(&mut Weir::bench(), leave);
+        }
+        None => {}
+    }
+    core::ptr::null_mut()
+}
+
+extern "C" fn reclaim(word: *mut c_void) -> *mut c_void {
+    let leave = begin(word);
+    thread::set_name(c"weir-reclaim");
+    thread::prefer_others();
+    let mut bench = Weir::bench();
+    if let Some(e) = state::engine() {
+        e.reclaim_in_background(&mut bench, leave);
+    }
+    core::ptr::null_mut()
+}
