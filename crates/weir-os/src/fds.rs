@@ -22,9 +22,8 @@ const NONE: i32 = -1;
 /// A row that is being written.
 const TAKEN: i32 = -2;
 
-static ROWS: [Row; MOST] = [const {
-    Row { fd: AtomicI32::new(NONE), device: AtomicU64::new(0), inode: AtomicU64::new(0) }
-}; MOST];
+static ROWS: [Row; MOST] =
+    [const { Row { fd: AtomicI32::new(NONE), device: AtomicU64::new(0), inode: AtomicU64::new(0) } }; MOST];
 
 /// Programs count on low numbers (shells, "the next open returns 3"), and some have tables up to their limit: the last ones below it,
 /// but below 1024 in any case, since the kernel's table, which a fork copies, is as long as the highest number.
@@ -55,9 +54,7 @@ fn duplicate_high(fd: i32) -> Option<i32> {
 
 fn note(fd: i32) {
     let Ok((device, inode)) = identity(fd) else { return };
-    let free = |row: &&Row| {
-        row.fd.compare_exchange(NONE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
+    let free = |row: &&Row| row.fd.compare_exchange(NONE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     if let Some(row) = ROWS.iter().find(free) {
         row.device.store(device, Ordering::Relaxed);
         row.inode.store(inode, Ordering::Relaxed);

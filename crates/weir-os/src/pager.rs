@@ -594,7 +594,8 @@ impl KernelPager {
     /// Takes [`KernelPager::lock`] back.
     pub fn unlock(&self, page: usize, n: usize) -> Result<(), Errno> {
         // SAFETY: as above.
-        unsafe { syscall(libc::SYS_munlock, [self.page_addr(page, n), n * PAGE_BYTES, 0, 0, 0, 0]) }.map(|_| ())
+        unsafe { syscall(libc::SYS_munlock, [self.page_addr(page, n), n * PAGE_BYTES, 0, 0, 0, 0]) }
+            .map(|_| ())
     }
 
     /// Reads waiting fault messages; see [`Uffd::read`].

@@ -46,9 +46,8 @@ pub fn anon_bytes_once() -> Option<u64> {
 fn read_anon(fd: i32) -> Option<u64> {
     let mut text = [0u8; 128];
     // SAFETY: the kernel writes into the live buffer.
-    let n = unsafe {
-        syscall(libc::SYS_pread64, [fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0])
-    };
+    let n =
+        unsafe { syscall(libc::SYS_pread64, [fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]) };
     anon_of(&text[..n.ok()?])
 }
 

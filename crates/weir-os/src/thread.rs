@@ -21,8 +21,9 @@ fn wait_on(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>, op: i32) ->
     });
     let ts_ptr = ts.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
     // SAFETY: the kernel reads the live word and timespec.
-    let r =
-        unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, expected as usize, ts_ptr, 0, 0]) };
+    let r = unsafe {
+        syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, expected as usize, ts_ptr, 0, 0])
+    };
     match r {
         Err(Errno::ETIMEDOUT) => Err(Errno::ETIMEDOUT),
         _ => Ok(()), // woken, value changed, or a signal: the caller looks again
@@ -384,7 +385,8 @@ pub fn give_up_rights() {
     const VERSION_3: u32 = 0x2008_0522;
     let (head, none) = ([VERSION_3, 0], [0u32; 6]);
     // SAFETY: the kernel reads the live arrays, of the sizes that this version has. (Ambient ones go with the permitted.)
-    let _ = unsafe { syscall(libc::SYS_capset, [head.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
+    let _ =
+        unsafe { syscall(libc::SYS_capset, [head.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
     // SAFETY: no pointers.
     let _ = unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) };
 }

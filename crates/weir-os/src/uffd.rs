@@ -330,7 +330,10 @@ impl Uffd {
         // SAFETY: `args` is the live struct whose size the ioctl number encodes. What the call does
         // to the address space is the business of the public methods, which say so.
         unsafe {
-            syscall_raw(libc::SYS_ioctl, [self.fd() as usize, nr, core::ptr::from_mut(args) as usize, 0, 0, 0])
+            syscall_raw(
+                libc::SYS_ioctl,
+                [self.fd() as usize, nr, core::ptr::from_mut(args) as usize, 0, 0, 0],
+            )
         }
     }
 

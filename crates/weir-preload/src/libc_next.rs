@@ -135,13 +135,20 @@ pub fn find_code() {
 pub fn is_reference(addr: usize) -> bool {
     const SYMBOL: c_int = 1;
     unsafe extern "C" {
-        fn dladdr1(addr: usize, info: *mut libc::Dl_info, symbol: *mut *const libc::Elf64_Sym, what: c_int) -> c_int;
+        fn dladdr1(
+            addr: usize,
+            info: *mut libc::Dl_info,
+            symbol: *mut *const libc::Elf64_Sym,
+            what: c_int,
+        ) -> c_int;
     }
     let mut symbol: *const libc::Elf64_Sym = core::ptr::null();
     // SAFETY: plain data, valid when zero; live cells, of which the linker fills one with a symbol of a library that stays.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
-        dladdr1(addr, &raw mut info, &raw mut symbol, SYMBOL) != 0 && !symbol.is_null() && (*symbol).st_shndx == 0
+        dladdr1(addr, &raw mut info, &raw mut symbol, SYMBOL) != 0
+            && !symbol.is_null()
+            && (*symbol).st_shndx == 0
     }
 }
 

@@ -94,7 +94,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     static NEXT: Next = Next::new(c"prctl");
     type F = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
     #[cfg(target_arch = "x86_64")]
-    if let Err(e) = kept::before(libc::SYS_prctl, [option as usize, a as usize, b as usize, c as usize, d as usize]) {
+    if let Err(e) =
+        kept::before(libc::SYS_prctl, [option as usize, a as usize, b as usize, c as usize, d as usize])
+    {
         set_errno(e.0);
         return -1;
     }

@@ -89,7 +89,12 @@ impl<P: Pager> Engine<P> {
         let plenty = self.core.available() > 2 * self.core.high_mark();
         let share = u64::from(self.core.frames.limit() / 8);
         regions.map.remove(start);
-        if r.prot != PROT_RW || !r.dump || r.locked || !plenty || regions.cache.pages + u64::from(r.pages) > share {
+        if r.prot != PROT_RW
+            || !r.dump
+            || r.locked
+            || !plenty
+            || regions.cache.pages + u64::from(r.pages) > share
+        {
             self.close(r)?;
             regions.map.release(r.start, r.end());
             return Ok(());
