@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <search.h>
 
-#define NODES ((size_t)900000)
+#define NODES ((size_t)700000)
 #define STRINGS ((size_t)300000)
 
 /* C23; older libraries do not have them, and then `free` does. */
