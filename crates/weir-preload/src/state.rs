@@ -126,7 +126,10 @@ fn note_small(len: usize) -> Option<&'static Weir> {
 /// Starts the engine if there is much anonymous memory, whoever took it: libc's heap, stacks, small mappings.
 #[cold]
 fn look() -> Option<&'static Weir> {
-    let large = weir_os::ram::anon_bytes_once().is_some_and(|bytes| bytes >= START_ALL_BYTES as u64);
+    // What is there before the start stays outside: in a small budget, not for most of it.
+    let enough = settings().map_or(START_ALL_BYTES, |s| (s.memory / 4) as usize);
+    let enough = enough.clamp(START_ONE_BYTES, START_ALL_BYTES) as u64;
+    let large = weir_os::ram::anon_bytes_once().is_some_and(|bytes| bytes >= enough);
     if large { start() } else { None }
 }
 

@@ -526,9 +526,10 @@ impl<P: Pager> Core<P> {
             return false;
         }
         let pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
+        let frames = self.frames_to_be_had();
         // Working room: what faults leave to the pool, a window coming in and one going out.
-        let limit = u64::from(self.frames.limit().saturating_sub(4 * BLOCK_PAGES));
-        let in_frames = u64::from(self.frames.limit()).saturating_sub(pool);
+        let limit = u64::from(frames.saturating_sub(4 * BLOCK_PAGES));
+        let in_frames = u64::from(frames).saturating_sub(pool);
         // A closed pool may be opened again, and has no records to tell.
         let closed = self.pool_is_closed().then(|| self.closed_ratio.load(Ordering::Relaxed));
         let ratio_percent = closed.or(seen).unwrap_or(100);

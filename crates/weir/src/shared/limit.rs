@@ -27,6 +27,8 @@ pub struct Limit {
     bytes: AtomicU64,
     /// What is left to the memory outside.
     left: AtomicU64,
+    /// What there was of it at the last look: bursts that are over, and what is only expected, refuse no memory.
+    outside_now: AtomicU64,
     /// Beyond the least: what was allowed because the program's data did not fit into less.
     conceded: AtomicU64,
     /// Of the metadata, what the kernel does not count as anonymous memory.
@@ -43,6 +45,7 @@ impl Limit {
             most: budget,
             bytes: AtomicU64::new(budget),
             left: AtomicU64::new(0),
+            outside_now: AtomicU64::new(0),
             conceded: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
             outside: Mutex::default(),
@@ -141,6 +144,7 @@ impl<P: Pager> Core<P> {
     pub fn note_outside(&self, outside: u64, now_ns: u64) -> Option<Excess> {
         let Ok(mut measured) = self.limit.outside.try_lock() else { return None };
         self.limit.left.store(measured.note(outside, now_ns), Ordering::SeqCst);
+        self.limit.outside_now.store(outside, Ordering::SeqCst);
         self.follow();
         let s = &self.stats;
         s.outside_bytes.store(outside, Ordering::Relaxed);
@@ -165,6 +169,14 @@ impl<P: Pager> Core<P> {
         self.limit.conceded.fetch_max(now + budget / LEAST_SHARE, Ordering::SeqCst);
         self.follow();
         true
+    }
+
+    /// Frames that there may be beside what is outside now, for long: those that the limit allows, or more.
+    pub fn frames_to_be_had(&self) -> u32 {
+        let (budget, outside) = (self.budget_bytes(), self.limit.outside_now.load(Ordering::Relaxed));
+        let spent = self.spent_bytes();
+        let frames = beside(budget, outside, least(budget, spent)).saturating_sub(spent) / PAGE_BYTES as u64;
+        (frames as u32).max(self.frames.limit())
     }
 
     /// What the engine holds, as far as the kernel counts it as anonymous memory of this process.
