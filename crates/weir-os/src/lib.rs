@@ -8,6 +8,7 @@ pub mod cipher;
 #[cfg(target_arch = "x86_64")]
 pub mod code;
 pub mod codec;
+pub mod elf;
 pub mod fileio;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;

@@ -30,6 +30,14 @@ pub struct Action {
 
 const SA_RESTORER: u64 = 0x0400_0000;
 
+impl Action {
+    /// With this library's code as what a handler returns to.
+    pub fn returning(self) -> Action {
+        let restorer: unsafe extern "C" fn() = weir_sigreturn;
+        Action { flags: self.flags | SA_RESTORER, restorer: restorer as usize, ..self }
+    }
+}
+
 /// Handler type of `SA_SIGINFO`.
 pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
 
@@ -38,13 +46,8 @@ pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_
 /// # Safety
 /// - the handler must be fit to interrupt the program anywhere.
 pub unsafe fn install(signal: i32, handler: Handler, flags: i32, mask: Mask) -> Result<Action, Errno> {
-    let restorer: unsafe extern "C" fn() = weir_sigreturn;
-    let action = Action {
-        handler: handler as usize,
-        flags: (flags | libc::SA_SIGINFO) as u32 as u64 | SA_RESTORER,
-        restorer: restorer as usize,
-        mask,
-    };
+    let flags = (flags | libc::SA_SIGINFO) as u32 as u64;
+    let action = Action { handler: handler as usize, flags, restorer: 0, mask }.returning();
     // SAFETY: passed on to the caller.
     unsafe { swap(signal, Some(&action)) }
 }

@@ -9,6 +9,7 @@ use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_e
 use crate::{exit, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
+use weir_os::thread;
 
 type Handler = Option<unsafe extern "C" fn()>;
 type RegisterAtfork = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -121,6 +122,39 @@ unsafe extern "C" fn prepare() {
     CLOSED.store(true, Ordering::Relaxed);
 }
 
+/// A fork by a system call past libc (`fork`, or `clone` and `clone3` without CLONE_VM), with what the handlers do around libc's.
+/// Its child goes on here, on the same stack, whatever stack the call names. Returns the kernel's result.
+///
+/// libc's streams are not looked at: no code of libc's runs before the child's memory is watched again.
+pub fn raw(nr: libc::c_long, mut args: [usize; 6]) -> isize {
+    if nr == libc::SYS_clone {
+        args[1] = 0;
+    }
+    if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
+        return -(libc::EAGAIN as isize);
+    }
+    let signals = thread::block_signals();
+    state::wait_until_started();
+    if let Some(engine) = state::engine() {
+        engine.fork_prepare();
+        engine.fork_share_swap();
+        CLOSED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the program's own call; the child is a copy.
+    let result = unsafe { weir_os::sys::syscall_raw(nr, args) };
+    match result {
+        0 => in_child(),
+        _ => {
+            in_parent();
+            if result < 0 {
+                after_failed_fork();
+            }
+        }
+    }
+    thread::restore_signals(signals);
+    result
+}
+
 fn after_failed_fork() {
     if let Some(engine) = state::engine() {
         engine.fork_failed();
@@ -128,16 +162,28 @@ fn after_failed_fork() {
 }
 
 unsafe extern "C" fn parent() {
-    if CLOSED.swap(false, Ordering::Relaxed) {
-        if let Some(engine) = state::engine() {
-            engine.fork_done();
-        }
+    if in_parent() {
         // SAFETY: taken in `prepare`.
         unsafe { _IO_list_unlock() };
     }
 }
 
+/// Whether the gate was closed.
+fn in_parent() -> bool {
+    let closed = CLOSED.swap(false, Ordering::Relaxed);
+    if closed {
+        if let Some(engine) = state::engine() {
+            engine.fork_done();
+        }
+    }
+    closed
+}
+
 unsafe extern "C" fn child() {
+    in_child();
+}
+
+fn in_child() {
     if !CLOSED.swap(false, Ordering::Relaxed) {
         crate::inline::forked(); // the signals are Weir's before there is an engine
         return;

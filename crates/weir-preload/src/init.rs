@@ -25,13 +25,10 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         return;
     }
     match Settings::from_env(lookup) {
-        Ok(s) => {
+        Ok(mut s) => {
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
-            if s.faults != Faults::Thread && inline::take_signals().is_err() && s.faults == Faults::Inline {
-                say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
-                weir_os::sys::exit_group(125);
-            }
+            take_over(&mut s);
             state::configure(Some(s));
         }
         Err(e) => {
@@ -39,6 +36,30 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
             weir_os::sys::exit_group(125);
         }
     }
+}
+
+/// Takes what inline faults need, where they are asked for; `auto` goes on with a thread where that is refused.
+fn take_over(s: &mut Settings) {
+    if s.faults == Faults::Thread {
+        return;
+    }
+    if inline::take_signals().is_err() {
+        if s.faults == Faults::Inline {
+            say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
+            weir_os::sys::exit_group(125);
+        }
+        return;
+    }
+    let Err(e) = inline::past::begin() else { return };
+    if s.faults == Faults::Auto && weir_os::probe::can_open_userfaultfd().is_ok() {
+        s.faults = Faults::Thread;
+        return;
+    }
+    say(format_args!(
+        "this Go program makes system calls past libc, and the kernel does not announce them ({e}): \
+         run it with --faults thread, or build it with -buildmode=exe (Linux 5.11; other kinds 6.16)"
+    ));
+    weir_os::sys::exit_group(125);
 }
 
 extern "C" fn fini() {

@@ -36,11 +36,21 @@ pub struct Area {
     pub cancel_type: AtomicU64,
     /// The stack pointer of that call.
     pub cancel_frame: AtomicU64,
+    /// A call made again at a stub of this library: where it goes on, two registers, and an alternate stack to be set.
+    pub stub: [AtomicU64; STUB_WORDS],
+    /// The same for one that makes a child which shares this memory.
+    pub vfork_back: AtomicU64,
+    /// Registers of that child.
+    pub vfork_registers: [AtomicU64; 5],
+    /// What keeps the memory that such a call names, and an exec call past libc, where it is.
+    pub past_pins: [AtomicU64; 2],
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.
     buffer: [AtomicU64; BUFFER_BYTES / 8],
 }
+/// Words of [`Area::stub`].
+pub const STUB_WORDS: usize = 6;
 /// Bytes of [`Area::buffer`]: a `ucontext_t`.
 pub const BUFFER_BYTES: usize = 968;
 /// What the assembly below sets aside.

@@ -2,6 +2,7 @@
 //! buffers brought in, and the calls made again from a place that the filter lets through.
 
 pub mod area;
+pub mod dispatch;
 pub mod filter;
 pub mod pieces;
 pub mod stubs;

@@ -1,18 +1,21 @@
 //! The SIGSYS handler: a system call with a managed pointer.
 
 use super::context::Context;
-use super::{OURS, deliver, masks, stacks};
+use super::{OURS, deliver, masks, past, stacks};
 use crate::libc_next::{errno, set_errno};
 use crate::map;
 use crate::state::{self, Weir};
 use core::ffi::c_void;
 use weir::engine::gate::{Passage, Trapped};
+use weir_os::gate::dispatch;
 use weir_os::gate::filter::TRAP_MARK;
 use weir_os::gate::table::pointer_args;
 use weir_os::signal::Mask;
 
 /// `si_code` of a call that a seccomp filter trapped.
-const SYS_SECCOMP: i32 = 1;
+pub const SYS_SECCOMP: i32 = 1;
+/// The same of one that user dispatch announced.
+pub const SYS_USER_DISPATCH: i32 = 2;
 /// The call's number in a siginfo of that kind.
 const NUMBER_OFFSET: usize = 24;
 /// The address behind its instruction.
@@ -28,6 +31,9 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     };
     // SAFETY: as above.
     let mark = unsafe { (*info).si_errno };
+    if code == SYS_USER_DISPATCH && dispatch::covers(context.ip()) {
+        return past::on_call(nr, &mut context);
+    }
     let stubs = state::engine().and_then(|e| Some((e, e.stubs()?)));
     let Some((e, stubs)) = stubs.filter(|_| code == SYS_SECCOMP) else {
         return deliver::deliver(number, info, &mut context);
@@ -53,30 +59,31 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     let call = Trapped { nr, args, back: context.ip(), stack: context.sp(), frame: None };
     match emulate(e, nr as i64, args, &mut context) {
         Some(result) => context.set_result(result),
-        None => match trapped(e, call) {
-            Passage::Stub(at) => {
-                context.set_result(nr as isize);
-                context.set_ip(at);
-            }
-            Passage::Pieces => {
-                let mask = *context.mask();
-                context.set_result(e.make_in_pieces(call, mask));
-            }
-        },
+        None => make(e, call, &mut context),
     }
     stacks::tend(e, &mut context);
 }
 
-fn trapped(e: &Weir, call: Trapped) -> Passage {
+/// Has the interrupted thread make its call at a stub, its buffers in place; what is too large for that is made here.
+pub fn make(e: &Weir, call: Trapped, context: &mut Context<'_>) {
     weir::stats::add(&e.core.stats.calls_trapped, 1);
-    e.pass(call)
+    match e.pass(call) {
+        Passage::Stub(at) => {
+            context.set_result(call.nr as isize);
+            context.set_ip(at);
+        }
+        Passage::Pieces => {
+            let mask = *context.mask();
+            context.set_result(e.make_in_pieces(call, mask));
+        }
+    }
 }
 
 /// Calls that Weir answers itself: about memory, and about the signals that it keeps.
-fn emulate(e: &Weir, nr: i64, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+pub fn emulate(e: &Weir, nr: i64, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
     match nr {
-        libc::SYS_rt_sigprocmask => change_mask(e, a, context),
-        libc::SYS_sigaltstack => change_stack(e, a, context),
+        libc::SYS_rt_sigprocmask => change_mask(Some(e), a, context),
+        libc::SYS_sigaltstack => change_stack(Some(e), a, context),
         libc::SYS_mmap
         | libc::SYS_munmap
         | libc::SYS_mprotect
@@ -115,15 +122,16 @@ fn memory(nr: i64, a: [usize; 6]) -> isize {
 }
 
 /// Calls `f` while what lies at these places (as many bytes each) stays in memory, if it is managed.
-fn with_pinned<R>(e: &Weir, places: [usize; 2], bytes: usize, f: impl FnOnce() -> R) -> R {
-    let pins = places.map(|at| if e.contains(at) { e.pin_range(at, bytes) } else { 0 });
+pub fn with_pinned<R>(e: Option<&Weir>, places: [usize; 2], bytes: usize, f: impl FnOnce() -> R) -> R {
+    let managed = e.filter(|e| places.iter().any(|at| e.contains(*at)));
+    let pins = managed.map_or(0, |e| e.pin_ranges(&places.map(|at| (at, bytes))));
     let r = f();
-    pins.into_iter().for_each(|chain| e.unpin_range(chain));
+    managed.into_iter().for_each(|e| e.unpin_range(pins));
     r
 }
 
 /// `sigaltstack` by a call past libc, with its structures in managed memory.
-fn change_stack(e: &Weir, [new, old, ..]: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+pub fn change_stack(e: Option<&Weir>, [new, old, ..]: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
     const BYTES: usize = size_of::<libc::stack_t>();
     let mut bytes = [0u8; BYTES];
     let result = with_pinned(e, [new, old], BYTES, || {
@@ -145,7 +153,7 @@ fn change_stack(e: &Weir, [new, old, ..]: [usize; 6], context: &mut Context<'_>)
 
 /// A change of the mask by libc's inner functions (`siglongjmp`, `swapcontext`), with the set in
 /// managed memory: it takes effect when the handler returns.
-fn change_mask(e: &Weir, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+pub fn change_mask(e: Option<&Weir>, a: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
     let [how, set, old, size, ..] = a;
     if size != size_of::<Mask>() {
         return None;
@@ -164,7 +172,8 @@ fn change_mask(e: &Weir, a: [usize; 6], context: &mut Context<'_>) -> Option<isi
         }
         Some(0)
     });
-    if result.is_some() && set != 0 {
+    // A child of `vfork` shares its parent's area: what its parent believes is not its to change.
+    if result.is_some() && set != 0 && super::is_owner() {
         masks::believe_change(how as i32, wanted);
     }
     result

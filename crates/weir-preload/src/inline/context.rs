@@ -67,6 +67,11 @@ impl Context<'_> {
         self.reg(libc::REG_RSP)
     }
 
+    /// Where its stack is when it goes on.
+    pub fn set_sp(&mut self, sp: usize) {
+        self.set(libc::REG_RSP, sp);
+    }
+
     /// Number or result of the system call.
     pub fn set_result(&mut self, v: isize) {
         self.set(libc::REG_RAX, v as usize);

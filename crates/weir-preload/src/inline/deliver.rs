@@ -1,10 +1,11 @@
 //! The program's own SIGBUS and SIGSYS: what it set, and its handlers' turn.
 
+use super::calls::{SYS_SECCOMP, SYS_USER_DISPATCH};
 use super::context::Context;
 use super::{ALL, OURS, taken};
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
-use weir_os::gate::area::Area;
+use weir_os::gate::area::{Area, STUB_WORDS};
 use weir_os::signal::{self, Action, Handler, Mask, bit};
 
 const DEFAULT: usize = 0;
@@ -66,7 +67,7 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
     // SAFETY: the kernel's live siginfo.
     let by_access = number == libc::SIGBUS && unsafe { (*info).si_code } > 0;
     // SAFETY: as above.
-    let forced = by_access || number == libc::SIGSYS && unsafe { (*info).si_code } == 1;
+    let forced = by_access || number == libc::SIGSYS && matches!(unsafe { (*info).si_code }, SYS_SECCOMP | SYS_USER_DISPATCH);
     let blocked = super::masks::blocked_at(context.sp()) & bit(number) != 0;
     if !forced && blocked {
         return super::pending::keep(number, info);
@@ -108,9 +109,11 @@ pub fn run_handler(
         area.handler_stack.swap(&raw const here as u64, Ordering::Relaxed),
         area.handler_blocked.swap(blocked | already, Ordering::Relaxed),
     );
+    let stub: [u64; STUB_WORDS] = core::array::from_fn(|i| area.stub[i].load(Ordering::Relaxed));
     // SAFETY: the program's handler, called as the kernel would with SA_SIGINFO; one that takes fewer
     // arguments ignores the others.
     unsafe { core::mem::transmute::<usize, Handler>(handler)(number, info, context) };
+    area.stub.iter().zip(stub).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     area.handler_stack.store(before.0, Ordering::Relaxed);
     area.handler_blocked.store(before.1, Ordering::Relaxed);
     super::masks::settle_pending();

@@ -7,6 +7,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use weir::sync::BlockLock;
 use weir_os::signal::{Action, Mask, bit};
+use weir_os::sys::Errno;
 use weir_os::thread;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -160,6 +161,45 @@ unsafe fn change_theirs(
             old.write(found);
         }
         r
+    }
+}
+
+/// `rt_sigaction` by a call past libc. Signals are blocked.
+pub fn change_past(number: c_int, wanted: Option<Action>) -> Result<Action, Errno> {
+    if !(1..SIGNALS as c_int).contains(&number) {
+        return Err(Errno::EINVAL);
+    }
+    if is_ours(number) {
+        return Ok(wanted.map_or_else(|| deliver::action(number), |a| deliver::set_action(number, a)));
+    }
+    let failed = core::cell::Cell::new(Errno::EINVAL);
+    let next = |act: *const libc::sigaction, old: *mut libc::sigaction| {
+        // SAFETY: null or live, says `change_theirs`.
+        let new = unsafe { if act.is_null() { None } else { Some(read_action(act).returning()) } };
+        // SAFETY: the program's handler, or what calls it.
+        match unsafe { weir_os::signal::swap(number, new.as_ref()) } {
+            Ok(before) if !old.is_null() => {
+                // SAFETY: as above.
+                unsafe { write_action(old, before) };
+                0
+            }
+            Ok(_) => 0,
+            Err(e) => {
+                failed.set(e);
+                -1
+            }
+        }
+    };
+    // SAFETY: live actions on this stack.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) =
+            (core::mem::zeroed(), core::mem::zeroed());
+        wanted.into_iter().for_each(|a| write_action(&raw mut new, a));
+        let new = if wanted.is_some() { &raw const new } else { core::ptr::null() };
+        match change_theirs(number, new, &raw mut old, next) {
+            0 => Ok(read_action(&raw const old).returning()),
+            _ => Err(failed.get()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod fault;
 mod hooks;
 mod jumps;
 mod masks;
+pub mod past;
 mod pending;
 mod relay;
 mod stacks;
@@ -19,6 +20,7 @@ mod waits;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use weir_os::gate::area::{self, Area};
+use weir_os::gate::dispatch;
 use weir_os::signal::{self, Mask, bit};
 use weir_os::sys::Errno;
 
@@ -63,6 +65,9 @@ pub fn forked() {
     hooks::forked();
     pending::forked();
     stacks::forked();
+    if let Err(e) = dispatch::switch_on() {
+        weir::engine::threads::fatal(format_args!("a forked child's own system calls cannot be seen: {e}"));
+    }
 }
 
 /// The background thread looks after the handlers: a program that sets them by a system call of its

@@ -8,6 +8,7 @@ use crate::state::{self, Weir};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use weir_os::gate::area::Area;
+use weir_os::gate::dispatch;
 use weir_os::mem::PAGE_BYTES;
 use weir_os::signal;
 use weir_os::stack::Stack;
@@ -191,7 +192,7 @@ pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     result
 }
 
-/// The same for a trapped call: it takes effect when the handler returns.
+/// The same for a trapped call: it takes effect after the handler has returned, at a stub, whose result is the call's.
 pub fn change_in(context: &mut Context<'_>, wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     let mut now = *context.stack();
     let on = context.sp().wrapping_sub(now.ss_sp as usize) < now.ss_size;
@@ -200,8 +201,9 @@ pub fn change_in(context: &mut Context<'_>, wanted: Option<libc::stack_t>) -> Re
         (_, true) => libc::SS_ONSTACK,
         (_, false) => 0,
     };
+    let back = context.ip();
     change_from(now, wanted, |s| {
-        *context.stack() = *s;
+        context.set_ip(dispatch::alternate_stack_stub(back, s));
         Ok(())
     })
 }

@@ -7,6 +7,7 @@ use crate::state;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use weir_os::gate::area::Area;
+use weir_os::gate::dispatch;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create =
@@ -44,7 +45,7 @@ pub unsafe extern "C" fn pthread_create(
     // SAFETY: null or a valid attribute object, says the caller.
     let pins = unsafe { pin_given_stack(attr) };
     let blocked = Area::current().blocked.load(Ordering::Relaxed);
-    if blocked == 0 && pins == 0 {
+    if blocked == 0 && pins == 0 && !dispatch::is_on() {
         // SAFETY: passed on.
         return unsafe { next(thread, attr, start, arg) };
     }
@@ -85,5 +86,6 @@ extern "C" fn enter(begin: *mut c_void) -> *mut c_void {
     if pins != 0 {
         stacks::on_given_stack(pins);
     }
+    let _ = dispatch::switch_on(); // what the kernel gave one thread it gives all
     start(arg)
 }

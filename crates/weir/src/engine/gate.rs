@@ -16,7 +16,7 @@ use crate::sync::Ordering;
 use weir_os::gate::area::Area;
 use weir_os::gate::pieces::Parts;
 use weir_os::gate::stubs::Stubs;
-use weir_os::gate::table::{Caller, Known, visit};
+use weir_os::gate::table::{Caller, Known, visit, visit_exec};
 use weir_os::gate::{filter, read_staying};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::pager::KernelPager;
@@ -163,11 +163,25 @@ impl Engine<KernelPager> {
     /// Pins a byte range of the managed space and brings it in; for callers that hold it themselves.
     /// Returns a chain for [`Engine::unpin_range`]; 0 when there was no room for it.
     pub fn pin_range(&self, addr: usize, len: usize) -> u32 {
+        self.pin_with(|pins| _ = pins.pin(addr, len))
+    }
+
+    /// The same for several ranges at once.
+    pub fn pin_ranges(&self, ranges: &[(usize, usize)]) -> u32 {
+        self.pin_with(|pins| ranges.iter().for_each(|&(addr, len)| _ = pins.pin(addr, len)))
+    }
+
+    /// The same for what an exec call reads: its path and its two lists of strings.
+    pub fn pin_exec(&self, path: usize, lists: [usize; 2]) -> u32 {
+        self.pin_with(|pins| _ = visit_exec(path, lists[0], lists[1], pins))
+    }
+
+    fn pin_with(&self, mut f: impl FnMut(&mut CallPins<'_>)) -> u32 {
         let mut chain = 0;
         self.at_desk(|_, bench| {
             let left = (self.core.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(1);
             let mut pins = CallPins::new(self, bench, left, None);
-            let _ = pins.pin(addr, len);
+            f(&mut pins);
             chain = pins.chain;
         });
         chain
