@@ -25,10 +25,10 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         return;
     }
     match Settings::from_env(lookup) {
-        Ok(mut s) => {
+        Ok(s) => {
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
-            take_over(&mut s);
+            take_over(&s);
             state::configure(Some(s));
         }
         Err(e) => {
@@ -38,28 +38,23 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
     }
 }
 
-/// Takes what inline faults need, where they are asked for; `auto` goes on with a thread where that is refused.
-fn take_over(s: &mut Settings) {
-    if s.faults == Faults::Thread {
+/// Takes what inline faults need; programs that go past libc need it in any mode.
+fn take_over(s: &Settings) {
+    let past = inline::past::is_wanted();
+    if s.faults == Faults::Thread && !past {
         return;
     }
-    if inline::take_signals().is_err() {
-        if s.faults == Faults::Inline {
-            say(format_args!("inline faults: SIGBUS and SIGSYS cannot be taken over"));
-            weir_os::sys::exit_group(125);
-        }
-        return;
+    if inline::take_signals().is_err() && (s.faults == Faults::Inline || past) {
+        say(format_args!("SIGBUS and SIGSYS cannot be taken over"));
+        weir_os::sys::exit_group(125);
     }
-    let Err(e) = inline::past::begin() else { return };
-    if s.faults == Faults::Auto && weir_os::probe::can_open_userfaultfd().is_ok() {
-        s.faults = Faults::Thread;
-        return;
+    if past && let Err(e) = inline::past::begin() {
+        say(format_args!(
+            "this Go program makes system calls past libc, and the kernel does not announce them ({e}): \
+             that takes Linux 6.16, or 5.11 for programs built with -buildmode=exe"
+        ));
+        weir_os::sys::exit_group(125);
     }
-    say(format_args!(
-        "this Go program makes system calls past libc, and the kernel does not announce them ({e}): \
-         run it with --faults thread, or build it with -buildmode=exe (Linux 5.11; other kinds 6.16)"
-    ));
-    weir_os::sys::exit_group(125);
 }
 
 extern "C" fn fini() {

@@ -14,18 +14,21 @@ use weir::engine::gate::Trapped;
 use weir::engine::threads::say;
 use weir_os::gate::area::{self, Area};
 use weir_os::gate::dispatch;
-use weir_os::gate::table::{pointer_args, table_args};
+use weir_os::gate::table::{is_memory_call, pointer_args, table_args};
 use weir_os::signal::{self, Action};
 use weir_os::sys::Errno;
 
 /// Where programs at fixed addresses lie, and nothing of Weir's or libc's.
 const LOW_BYTES: usize = 1 << 32;
 
-/// Has the program's own calls announced if it is one of Go's. `Err` when it is and that cannot be done.
+/// Whether the program is one whose calls must be seen. In thread mode the kernel's faults are served, but not told of is what
+/// the program gives up by `madvise`.
+pub fn is_wanted() -> bool {
+    weir_os::elf::runs_go()
+}
+
+/// Has the program's own calls announced.
 pub fn begin() -> Result<(), Errno> {
-    if !weir_os::elf::runs_go() {
-        return Ok(());
-    }
     code_of_program().ok_or(Errno::ENOENT).and_then(|code| dispatch::begin(code, LOW_BYTES))
 }
 
@@ -55,7 +58,12 @@ pub fn on_call(nr: usize, context: &mut Context<'_>) {
     if let Some(e) = engine {
         let_go(e);
     }
-    match answer(engine, nr as i64, args, context) {
+    let memory = state::owner(args[0]).filter(|_| is_memory_call(nr));
+    let result = match memory {
+        Some(e) => calls::emulate(e, nr as i64, args, context),
+        None => answer(engine, nr as i64, args, context),
+    };
+    match result {
         Some(result) => context.set_result(result),
         None => go_on(engine, nr, args, context),
     }
@@ -122,9 +130,6 @@ fn names_managed(e: &Weir, nr: usize, args: &[usize; 6]) -> bool {
 }
 
 fn through_gate(e: &Weir, nr: usize, args: [usize; 6], context: &mut Context<'_>) {
-    if let Some(result) = calls::emulate(e, nr as i64, args, context) {
-        return context.set_result(result);
-    }
     let call = Trapped { nr, args, back: context.ip(), stack: context.sp(), frame: None };
     calls::make(e, call, context);
 }
