@@ -3,6 +3,7 @@
 
 use crate::sys::{Errno, syscall};
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes in a page. Weir runs on kernels with 4 KiB base pages only; `probe` refuses others.
 pub const PAGE_BYTES: usize = 4096;
@@ -118,6 +119,44 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> 
     unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(|_| ()) }
 }
 
+/// A word that the kernel wipes in children with a copy of the memory: tells such a child from the process that it is a copy of,
+/// without a system call.
+#[derive(Debug)]
+pub struct OwnMark(Option<Mapping>);
+
+impl OwnMark {
+    /// Set for this process. Where the kernel does not wipe (before 4.14), for its children as well.
+    pub fn new() -> OwnMark {
+        let map = Mapping::anon(PAGE_BYTES).ok();
+        // SAFETY: our own fresh mapping.
+        let mark = OwnMark(map.filter(|m| unsafe { advise(m.base(), PAGE_BYTES, libc::MADV_WIPEONFORK) }.is_ok()));
+        mark.set();
+        mark
+    }
+
+    fn word(&self) -> Option<&AtomicU32> {
+        // SAFETY: our own page, mapped as long as this lives; zero is valid.
+        self.0.as_ref().map(|m| unsafe { &*(m.base() as *const AtomicU32) })
+    }
+
+    /// In a child that has made the copy its own.
+    pub fn set(&self) {
+        self.word().into_iter().for_each(|w| w.store(1, Ordering::Relaxed));
+    }
+
+    /// Whether this is not a copy that nobody knows of.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.word().is_none_or(|w| w.load(Ordering::Relaxed) != 0)
+    }
+}
+
+impl Default for OwnMark {
+    fn default() -> OwnMark {
+        OwnMark::new()
+    }
+}
+
 /// Moves the pages of a range elsewhere and leaves the range mapped and empty (`MREMAP_DONTUNMAP`,
 /// kernel 5.7); what was mapped at the destination is replaced.
 ///
@@ -172,7 +211,7 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> Result<(), Errno> {
             for page in (addr..addr + len).step_by(PAGE_BYTES) {
                 // SAFETY: mapped and writable by contract; an atomic add of 0 changes nothing.
                 let byte = unsafe { &*(page as *const core::sync::atomic::AtomicU8) };
-                byte.fetch_add(0, core::sync::atomic::Ordering::Relaxed);
+                byte.fetch_add(0, Ordering::Relaxed);
             }
             Ok(())
         }
@@ -197,7 +236,7 @@ pub unsafe trait ZeroValid: Sync {}
 // SAFETY: zero is a value of every atomic integer.
 unsafe impl ZeroValid for core::sync::atomic::AtomicU64 {}
 // SAFETY: as above.
-unsafe impl ZeroValid for core::sync::atomic::AtomicU32 {}
+unsafe impl ZeroValid for AtomicU32 {}
 // SAFETY: an array of valid values.
 unsafe impl<T: ZeroValid, const N: usize> ZeroValid for [T; N] {}
 
@@ -206,7 +245,7 @@ unsafe impl<T: ZeroValid, const N: usize> ZeroValid for [T; N] {}
 #[derive(Debug, Default)]
 pub struct Line {
     /// Six 32-bit words.
-    pub w32: [core::sync::atomic::AtomicU32; 6],
+    pub w32: [AtomicU32; 6],
     /// Five 64-bit words.
     pub w64: [core::sync::atomic::AtomicU64; 5],
 }

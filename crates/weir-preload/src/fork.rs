@@ -9,6 +9,9 @@ use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_e
 use crate::{exit, state};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
+use weir::engine::threads::{fatal, say};
+use weir_os::mem::PAGE_BYTES;
+use weir_os::stack::Stack;
 use weir_os::thread;
 
 type Handler = Option<unsafe extern "C" fn()>;
@@ -105,6 +108,11 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 }
 
 unsafe extern "C" fn prepare() {
+    prepare_with(&[]);
+}
+
+/// As `prepare`, for a child that will use these addresses before its memory is watched.
+fn prepare_with(used: &[usize]) {
     state::wait_until_started();
     let Some(engine) = state::engine() else { return };
     // Other threads must not hold the stream list while the gate is closed: they could fault.
@@ -112,8 +120,11 @@ unsafe extern "C" fn prepare() {
     unsafe { _IO_list_lock() };
     loop {
         touch_streams(|_| true);
+        // SAFETY: a stack of the program's, says the caller.
+        used.iter().for_each(|addr| unsafe { touch(*addr) });
         engine.fork_prepare();
-        if touch_streams(|addr| !engine.contains(addr) || engine.is_resident(addr)) {
+        let stays = |addr: usize| !engine.contains(addr) || engine.is_resident(addr);
+        if used.iter().all(|addr| stays(*addr)) && touch_streams(stays) {
             break;
         }
         engine.fork_done(); // evicted between the touch and the gate: again
@@ -126,7 +137,7 @@ unsafe extern "C" fn prepare() {
 /// Its child goes on here, on the same stack, whatever stack the call names. Returns the kernel's result.
 ///
 /// libc's streams are not looked at: no code of libc's runs before the child's memory is watched again.
-pub fn raw(nr: libc::c_long, mut args: [usize; 6]) -> isize {
+pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
     if nr == libc::SYS_clone {
         args[1] = 0;
     }
@@ -143,7 +154,7 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6]) -> isize {
     // SAFETY: the program's own call; the child is a copy.
     let result = unsafe { weir_os::sys::syscall_raw(nr, args) };
     match result {
-        0 => in_child(),
+        0 => in_copy(flags),
         _ => {
             in_parent();
             if result < 0 {
@@ -153,6 +164,128 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6]) -> isize {
     }
     thread::restore_signals(signals);
     result
+}
+
+/// Whether a call past libc makes a process with a copy of the memory: then it is made here. `None`: it is not one.
+pub fn raw_if_copy(nr: libc::c_long, args: [usize; 6]) -> Option<isize> {
+    let (flags, stack) = match nr {
+        libc::SYS_fork => (0, 0),
+        libc::SYS_clone => (args[0], args[1]),
+        // SAFETY: the program's own structure: flags first, the stack sixth.
+        libc::SYS_clone3 if args[0] != 0 && args[1] >= CLONE_ARGS_MIN => unsafe {
+            let words = args[0] as *const u64;
+            (words.read() as usize, words.add(5).read() as usize)
+        },
+        _ => return None,
+    };
+    if flags & libc::CLONE_VM as usize != 0 {
+        return None;
+    }
+    if stack != 0 {
+        // It would return from `syscall` on a stack that has no frame of it.
+        return Some(-(libc::EINVAL as isize));
+    }
+    Some(raw(nr, args, flags))
+}
+
+/// `struct clone_args` of Linux 5.3.
+const CLONE_ARGS_MIN: usize = 64;
+
+type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(Entry, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+
+/// A child that `clone` makes with a copy of the memory: what it runs, once its memory is watched.
+struct CloneChild {
+    entry: Entry,
+    arg: *mut c_void,
+    flags: usize,
+}
+
+/// # Safety
+/// - as `clone(2)`; the last three arguments may be absent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    entry: Entry,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> c_int {
+    static NEXT: Next = Next::new(c"clone");
+    let Some(a) = NEXT.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: libc's function of that name; variadic words are passed like named ones.
+    let next = unsafe { core::mem::transmute::<usize, Clone>(a) };
+    if flags & libc::CLONE_VM != 0 || state::settings().is_none() || stack.is_null() {
+        // SAFETY: passed on.
+        return unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };
+    }
+    if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
+        set_errno(libc::EAGAIN);
+        return -1;
+    }
+    // Outside managed memory, for the child to read before that is watched: with its stack. Never freed in the child.
+    let Ok(mut own) = Stack::new(CHILD_STACK_BYTES) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+    let mut pid = -1;
+    let mut call = || {
+        let child = CloneChild { entry, arg, flags: flags as usize };
+        let used = [stack as usize - 1, stack as usize - PAGE_BYTES];
+        prepare_with(&used);
+        // SAFETY: as above; the child has a copy of this stack.
+        pid = unsafe {
+            next(begin_clone, stack, flags, (&raw const child).cast_mut().cast(), parent_tid, tls, child_tid)
+        };
+        if in_parent() {
+            // SAFETY: taken in `prepare_with`.
+            unsafe { _IO_list_unlock() };
+        }
+    };
+    own.run(&mut call);
+    if pid < 0 {
+        let errno = crate::libc_next::errno();
+        after_failed_fork();
+        set_errno(errno);
+    }
+    pid
+}
+
+/// Stack of Weir's own, on which a child takes its memory over.
+const CHILD_STACK_BYTES: usize = 256 << 10;
+
+/// In such a child, on the stack that the program gave it.
+unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
+    // SAFETY: what `clone` passed, in the copy of its stack.
+    let CloneChild { entry, arg, flags } = unsafe { child.cast::<CloneChild>().read() };
+    let closed = CLOSED.load(Ordering::Relaxed);
+    match Stack::new(CHILD_STACK_BYTES) {
+        Ok(mut own) => own.run(&mut || in_copy(flags)),
+        Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
+    }
+    if closed {
+        // SAFETY: taken in `prepare_with`, by the thread that this one is a copy of.
+        unsafe { _IO_list_unlock() };
+    }
+    // Not by returning: libc would end this thread only, and the engine's would stay.
+    // SAFETY: the program's function.
+    weir_os::sys::exit_group(unsafe { entry(arg) })
+}
+
+/// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's loss.
+fn in_copy(flags: usize) {
+    for (flag, what) in [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")] {
+        if flags & flag as usize != 0 && state::engine().is_some() {
+            say(format_args!("a child of clone with a copy of the memory, and shared {what}, cannot run under weir"));
+            weir_os::sys::exit_group(125);
+        }
+    }
+    in_child();
 }
 
 fn after_failed_fork() {

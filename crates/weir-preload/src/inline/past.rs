@@ -186,7 +186,7 @@ fn fork_like(engine: Option<&Weir>, nr: i64, a: [usize; 6], flags: usize, contex
     }
     let before = errno();
     let pins = engine.map_or(0, |e| pin_named(e, nr, &a));
-    let result = fork::raw(nr, a);
+    let result = fork::raw(nr, a, flags);
     if let Some(e) = engine {
         e.unpin_range(pins);
     }

@@ -194,13 +194,18 @@ fn pass(
             r
         }
     };
-    Some(match result {
+    Some(with_errno(result))
+}
+
+/// The kernel's result as libc returns it.
+fn with_errno(result: isize) -> isize {
+    match result {
         -4095..0 => {
             set_errno(-result as i32);
             -1
         }
         r => r,
-    })
+    }
 }
 
 /// As [`gate`], for calls that are no cancellation points.
@@ -360,6 +365,9 @@ pub unsafe extern "C" fn syscall(
     if taken() && nr == libc::SYS_rt_sigprocmask && d == WORDS {
         // SAFETY: the program's sets, of which eight bytes count.
         return unsafe { super::masks::sigprocmask(a as c_int, b as *const _, c as *mut _) } as c_long;
+    }
+    if let Some(r) = crate::fork::raw_if_copy(nr, [a, b, c, d, e, f]) {
+        return with_errno(r) as c_long;
     }
     if table::table_args(nr as usize) != 0
         && let Some(r) = gated(nr, [a, b, c, d, e, f])

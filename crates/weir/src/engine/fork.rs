@@ -49,7 +49,7 @@ impl Engine<KernelPager> {
     /// Before the process ends in good order: relatives that share the swap file learn that it is gone. Nobody is inside
     /// meanwhile, so no cluster changes hands under a write.
     pub fn depart(&self) {
-        let Some(swapping) = self.core.swapping.as_ref().filter(|s| !s.tier.alone()) else { return };
+        let Some(swapping) = self.core.swapping.as_ref().filter(|s| self.mark.is_set() && !s.tier.alone()) else { return };
         let _signals = super::Signals(weir_os::thread::block_signals());
         self.gate.close();
         swapping.tier.depart();
@@ -81,6 +81,7 @@ impl Engine<KernelPager> {
 
     /// In the child: takes the engine over. The caller starts the threads afterwards.
     pub fn fork_child(&self) {
+        self.mark.set();
         let foreign: Vec<(usize, usize)> = {
             let regions = self.regions();
             let foreign = regions.map.iter().filter(|r| r.kind == Kind::Foreign);

@@ -211,6 +211,7 @@ impl Engine<KernelPager> {
 
     /// While it lives no fork begins; the thread that forks is let in. Signals are blocked.
     pub fn section(&self) -> Section<'_> {
+        self.check_own();
         let closed_by_me = self.inline.closer.load(Ordering::Relaxed) == thread::id();
         Section { _inside: (!closed_by_me).then(|| self.gate.enter()) }
     }

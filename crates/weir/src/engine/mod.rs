@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use heap::Cache;
 use inline::{DESKS, Inline, Serving};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_os::mem::PAGE_BYTES;
+use weir_os::mem::{OwnMark, PAGE_BYTES};
 use weir_os::shards::Line;
 
 /// A running engine.
@@ -35,6 +35,8 @@ use weir_os::shards::Line;
 pub struct Engine<P: Pager> {
     /// What fault and reclaim share.
     pub core: Core<P>,
+    /// Missing in a copy of this process that was made past libc.
+    mark: OwnMark,
     /// Everybody inside the engine is counted here.
     pub gate: Line<Gate>,
     strides: Strides,
@@ -67,6 +69,7 @@ impl<P: Pager> Engine<P> {
         let pages = core.table.pages();
         Engine {
             core,
+            mark: OwnMark::new(),
             gate: Line::default(),
             strides: Strides::default(),
             regions: Mutex::new(Regions { map: RegionMap::new(pages), cache: Cache::default() }),
@@ -106,8 +109,20 @@ impl<P: Pager> Engine<P> {
     /// A thread of the program enters: its signals wait, because a handler that touched managed
     /// memory now would wait for the locks that this thread holds.
     fn inside(&self) -> Stay<'_> {
+        self.check_own();
         let signals = Signals(weir_os::thread::block_signals());
         Stay { _gate: self.gate.enter(), _signals: signals }
+    }
+
+    /// A process that a system call past libc made as a copy of this one must not touch what both have in the swap file, nor the
+    /// descriptor that says what happens to its parent's pages.
+    #[inline]
+    fn check_own(&self) {
+        if !self.mark.is_set() {
+            threads::fatal(format_args!(
+                "this process is a copy of its parent that was made past libc: it has no memory under weir, and ends here"
+            ));
+        }
     }
 
     fn page_of(&self, addr: usize) -> u32 {
