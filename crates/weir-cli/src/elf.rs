@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -115,7 +116,47 @@ fn elf(header: &[u8], file: &mut File) -> io::Result<Program> {
     if linker.windows(7).any(|part| part == b"ld-musl") {
         return refused("is linked against musl; Weir's library needs glibc".to_owned());
     }
-    Ok(Program::Dynamic)
+    Ok(unsuitable(file).map_or(Program::Dynamic, Program::Refused))
+}
+
+/// What a dynamic program must not have been built with, and what to do.
+const SANITIZERS: [(&str, &str); 5] = [
+    ("__asan_init", "AddressSanitizer"),
+    ("__tsan_init", "ThreadSanitizer"),
+    ("__msan_init", "MemorySanitizer"),
+    ("__hwasan_init", "HWAddressSanitizer"),
+    ("__dfsan_init", "DataFlowSanitizer"),
+];
+/// Names of a program's dynamic symbols that are looked at: hundreds of times what programs have.
+const SYMBOL_NAMES_MAX: u64 = 256 << 20;
+
+/// Why the library cannot do its work in a program that it can join.
+fn unsuitable(file: &mut File) -> Option<String> {
+    let fd = file.as_raw_fd();
+    let mut names = None;
+    weir_os::elf::each_section(fd, |name, offset, len| {
+        if name == b".dynstr" {
+            names = Some((offset, len));
+        }
+        true
+    });
+    let (offset, len) = names?;
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(offset)).ok()?;
+    file.take(len.min(SYMBOL_NAMES_MAX)).read_to_end(&mut text).ok()?;
+    let has = |name: &str| text.split(|b| *b == 0).any(|one| one == name.as_bytes());
+    if let Some((_, what)) = SANITIZERS.iter().find(|(name, _)| has(name)) {
+        return Some(format!(
+            "is built with {what}, which lays out the address space itself: build it without -fsanitize, or run it without weir"
+        ));
+    }
+    if weir_os::elf::is_go(fd) && !has("libc.so.6") {
+        return Some(
+            "is a Go program without libc, whose memory Weir's library would never see: build it with cgo (CGO_ENABLED=1)"
+                .to_owned(),
+        );
+    }
+    None
 }
 
 /// `#!INTERPRETER [ARGUMENT]`, as the kernel splits it: at the first blanks, the rest is one argument.

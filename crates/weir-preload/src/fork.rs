@@ -168,14 +168,19 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
 
 /// Whether a call past libc makes a process with a copy of the memory: then it is made here. `None`: it is not one.
 pub fn raw_if_copy(nr: libc::c_long, args: [usize; 6]) -> Option<isize> {
+    let mut args = args;
+    let mut words = [0u64; CLONE_ARGS_MAX / size_of::<u64>()];
     let (flags, stack) = match nr {
         libc::SYS_fork => (0, 0),
         libc::SYS_clone => (args[0], args[1]),
-        // SAFETY: the program's own structure: flags first, the stack sixth.
-        libc::SYS_clone3 if args[0] != 0 && args[1] >= CLONE_ARGS_MIN => unsafe {
-            let words = args[0] as *const u64;
-            (words.read() as usize, words.add(5).read() as usize)
-        },
+        libc::SYS_clone3 if args[0] != 0 && (CLONE_ARGS_MIN..=CLONE_ARGS_MAX).contains(&args[1]) => {
+            // The program's structure could leave its frame before the call: the kernel gets a copy.
+            let to = words.as_mut_ptr().cast::<u8>();
+            // SAFETY: as long as the program says, and no longer than the copy.
+            unsafe { core::ptr::copy_nonoverlapping(args[0] as *const u8, to, args[1]) };
+            args[0] = words.as_ptr() as usize;
+            (words[0] as usize, words[5] as usize)
+        }
         _ => return None,
     };
     if flags & libc::CLONE_VM as usize != 0 {
@@ -188,8 +193,9 @@ pub fn raw_if_copy(nr: libc::c_long, args: [usize; 6]) -> Option<isize> {
     Some(raw(nr, args, flags))
 }
 
-/// `struct clone_args` of Linux 5.3.
+/// `struct clone_args` of Linux 5.3, and room for what later kernels add.
 const CLONE_ARGS_MIN: usize = 64;
+const CLONE_ARGS_MAX: usize = 256;
 
 type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(Entry, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;

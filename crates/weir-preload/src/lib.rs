@@ -19,4 +19,5 @@ mod inline;
 mod libc_next;
 mod malloc;
 mod map;
+mod shm;
 mod state;

@@ -10,7 +10,7 @@ use weir::error::Refused;
 use weir::page::region::{Access, AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
 
-const FAILED: *mut c_void = usize::MAX as *mut c_void;
+pub const FAILED: *mut c_void = usize::MAX as *mut c_void;
 /// Smaller mappings are left alone: a block is the unit of everything.
 const MAP_MIN_BYTES: usize = 64 << 10;
 /// Larger reservations without access are address-space games (sanitizers, runtimes): left alone.
@@ -22,12 +22,12 @@ const LEAVE_ALONE: c_int = libc::MAP_SHARED
     | libc::MAP_32BIT
     | libc::MAP_LOCKED;
 
-fn fail(e: Errno) -> c_int {
+pub fn fail(e: Errno) -> c_int {
     set_errno(e.0);
     -1
 }
 
-fn errno_of(r: Refused) -> Errno {
+pub fn errno_of(r: Refused) -> Errno {
     match r {
         Refused::Full | Refused::NoSpace => Errno::ENOMEM,
         // As the kernel says of ranges with gaps.
@@ -41,7 +41,7 @@ fn done(r: Result<(), Refused>) -> c_int {
 }
 
 /// The system call itself, with libc's conventions for the result.
-fn raw(nr: libc::c_long, args: [usize; 6]) -> isize {
+pub fn raw(nr: libc::c_long, args: [usize; 6]) -> isize {
     // SAFETY: the program's own call, passed on unchanged.
     match unsafe { syscall(nr, args) } {
         Ok(v) => v as isize,
@@ -53,13 +53,13 @@ fn raw(nr: libc::c_long, args: [usize; 6]) -> isize {
 }
 
 /// The engine, if the range lies in its space (wholly: a range across its border is the kernel's).
-fn inside(addr: *mut c_void, len: usize) -> Option<&'static Weir> {
+pub fn inside(addr: *mut c_void, len: usize) -> Option<&'static Weir> {
     let e = state::owner(addr as usize)?;
     let (base, bytes) = e.space();
     (addr as usize).checked_add(len).is_some_and(|end| end <= base + bytes).then_some(e)
 }
 
-fn round(len: usize) -> usize {
+pub fn round(len: usize) -> usize {
     len.saturating_add(4095) & !4095
 }
 
@@ -371,7 +371,7 @@ pub unsafe extern "C" fn mremap(
     }
 }
 
-fn fail_ptr(e: Errno) -> *mut c_void {
+pub fn fail_ptr(e: Errno) -> *mut c_void {
     set_errno(e.0);
     FAILED
 }

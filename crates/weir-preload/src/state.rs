@@ -67,6 +67,11 @@ pub fn owner(addr: usize) -> Option<&'static Weir> {
     engine().filter(|e| e.contains(addr))
 }
 
+/// Whether it is still open how the engine will start: nobody has begun.
+pub fn is_idle() -> bool {
+    PHASE.load(Ordering::SeqCst) == IDLE
+}
+
 /// The settings once the constructor has run.
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get()
@@ -182,6 +187,9 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
 /// The engine with the intake that the settings ask for.
 fn start_engine(settings: &Settings) -> Result<Weir, StartError> {
     if settings.faults == Faults::Thread {
+        return Engine::start(settings, Intake::Messages);
+    }
+    if settings.faults == Faults::Auto && crate::inline::rings::ask_for_a_thread() {
         return Engine::start(settings, Intake::Messages);
     }
     let why = match start_inline(settings) {

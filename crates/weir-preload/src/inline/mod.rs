@@ -2,6 +2,7 @@
 //! where it happens; a SIGSYS is a system call with a managed pointer, made again once its buffers
 //! are there. Everything else goes to the program's own handlers, which see what they asked for.
 
+mod affinity;
 mod calls;
 pub mod context;
 mod deliver;
@@ -13,6 +14,7 @@ mod masks;
 pub mod past;
 mod pending;
 mod relay;
+pub mod rings;
 mod stacks;
 mod tables;
 mod threads;

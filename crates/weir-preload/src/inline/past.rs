@@ -117,6 +117,8 @@ fn go_on(engine: Option<&Weir>, nr: usize, args: [usize; 6], context: &mut Conte
         if let libc::SYS_execve | libc::SYS_execveat = nr as i64 {
             let first = usize::from(nr as i64 == libc::SYS_execveat);
             keep(e, 1, e.pin_exec(args[first], [args[first + 1], args[first + 2]]));
+        } else if nr as i64 == libc::SYS_sched_setaffinity {
+            keep(e, 1, e.pin_range(args[2], args[1])); // never trapped: see the table
         } else if names_managed(e, nr, &args) {
             return through_gate(e, nr, args, context);
         }

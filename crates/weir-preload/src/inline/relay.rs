@@ -1,11 +1,11 @@
 //! What stands before every handler of the program. The kernel writes signal frames to an alternate
 //! stack, always: the interrupted stack may be managed memory of which the kernel cannot bring in a
-//! page. A handler that did not ask for an alternate stack runs on the interrupted one all the same:
+//! page. A handler that did not ask for an alternate stack, or whose thread set none, runs on the interrupted one all the same:
 //! the frame is copied there, by user code, whose faults can be resolved.
 
 use super::context::Context;
 use super::hooks::{handler_of, wants_alternate_stack};
-use super::{OURS, deliver, masks};
+use super::{OURS, deliver, masks, stacks};
 use core::ffi::c_int;
 
 /// Bytes below a stack pointer that belong to the interrupted function.
@@ -25,7 +25,8 @@ pub extern "C" fn relay(number: c_int, info: *mut libc::siginfo_t, raw: *mut lib
     let stack = *context.stack();
     let on = |a: usize| a.wrapping_sub(stack.ss_sp as usize) < stack.ss_size;
     let here = 0u8;
-    if wants_alternate_stack(number) || !on(&raw const here as usize) || on(context.sp()) {
+    let alternate = wants_alternate_stack(number) && stacks::has_alternate(&stack);
+    if alternate || !on(&raw const here as usize) || on(context.sp()) {
         return run(number, info, raw);
     }
     // SAFETY: the frame that the kernel wrote, whole; the room for the copy is the interrupted

@@ -270,6 +270,13 @@ fn forget(pins: u32) {
     }
 }
 
+/// Whether the program has set an alternate stack, while the kernel has `kernels`.
+pub fn has_alternate(kernels: &libc::stack_t) -> bool {
+    let area = Area::current();
+    let hidden = kernels.ss_sp as u64 == area.ours.load(Ordering::Relaxed);
+    !hidden || believed(area, 0).ss_flags & libc::SS_DISABLE == 0
+}
+
 /// What the program set while the kernel has a stack of ours.
 fn believed(area: &Area, on: i32) -> libc::stack_t {
     let get = |w: &AtomicU64| w.load(Ordering::Relaxed);

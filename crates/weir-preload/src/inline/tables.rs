@@ -3,7 +3,7 @@
 //! call would do it too, but a filter is inherited, and programs without Weir would die of the trap.) Plain buffers would be
 //! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
 
-use super::{stacks, taken};
+use super::{affinity, exec, stacks, taken};
 use crate::libc_next::{LIBC_CODE, find_code, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
@@ -365,6 +365,19 @@ pub unsafe extern "C" fn syscall(
     if taken() && nr == libc::SYS_rt_sigprocmask && d == WORDS {
         // SAFETY: the program's sets, of which eight bytes count.
         return unsafe { super::masks::sigprocmask(a as c_int, b as *const _, c as *mut _) } as c_long;
+    }
+    match nr {
+        // SAFETY: passed on.
+        libc::SYS_execve => return unsafe { exec::execve(a as *const _, b as *const _, c as *const _) }.into(),
+        libc::SYS_execveat => {
+            // SAFETY: passed on.
+            let r = unsafe { exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int) };
+            return r.into();
+        }
+        // SAFETY: passed on.
+        libc::SYS_sched_setaffinity => return unsafe { affinity::set_raw(a as c_int, b, c as *const _) },
+        libc::SYS_io_uring_setup if !super::rings::may_be_made() => return with_errno(-(libc::ENOSYS as isize)) as c_long,
+        _ => {}
     }
     if let Some(r) = crate::fork::raw_if_copy(nr, [a, b, c, d, e, f]) {
         return with_errno(r) as c_long;

@@ -1,0 +1,71 @@
+/* Handlers with SA_ONSTACK of threads that have set no alternate stack: they run on the interrupted stack, with all its room. */
+#include "handlers.h"
+
+#define ROOM (MIB + MIB / 2)
+
+static volatile int runs;
+static char *volatile interrupted_at;
+
+static void use_much(int number) {
+    char here[ROOM];
+    (void)number;
+    CHECK_QUIETLY(here < interrupted_at && interrupted_at - here < (long)(4 * MIB));
+    for (size_t i = 0; i < sizeof here; i += PAGE / 2) here[i] = (char)i;
+    for (size_t i = 0; i < sizeof here; i += PAGE / 2) CHECK_QUIETLY(here[i] == (char)i);
+    walk_in_handler();
+    runs++;
+}
+
+static void be_called(void) {
+    struct sigaction action = {.sa_handler = use_much, .sa_flags = SA_ONSTACK};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0, "sigaction");
+}
+
+static void *interrupted(void *rounds) {
+    char here;
+    stack_t none;
+    interrupted_at = &here;
+    for (int i = 0; i < *(int *)rounds; i++) {
+        walk_in_handler();
+        CHECK(pthread_kill(pthread_self(), SIGUSR1) == 0, "pthread_kill");
+    }
+    CHECK(sigaltstack(NULL, &none) == 0 && none.ss_flags == SS_DISABLE, "an alternate stack");
+    return NULL;
+}
+
+static void a_thread_without_an_alternate_stack_has_its_own(void) {
+    int rounds = 20;
+    runs = 0;
+    for (int i = 0; i < 4; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, interrupted, &rounds) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    }
+    CHECK(runs == 4 * rounds, "%d", runs);
+}
+
+static void the_first_thread_too(void) {
+    int rounds = 20;
+    runs = 0;
+    interrupted(&rounds);
+    CHECK(runs == rounds, "%d", runs);
+}
+
+/* Bounded by its own stack again once it is disabled. */
+static void one_that_gave_its_stack_up_has_the_interrupted_one(void) {
+    char *own = map(4 * MIB);
+    stack_t set = {.ss_sp = own, .ss_size = 4 * MIB}, off = {.ss_flags = SS_DISABLE};
+    int rounds = 5;
+    CHECK(sigaltstack(&set, NULL) == 0 && sigaltstack(&off, NULL) == 0, "sigaltstack");
+    runs = 0;
+    interrupted(&rounds);
+    CHECK(runs == rounds && munmap(own, 4 * MIB) == 0, "%d", runs);
+}
+
+int main(void) {
+    make_memory();
+    be_called();
+    RUN(a_thread_without_an_alternate_stack_has_its_own);
+    RUN(the_first_thread_too);
+    RUN(one_that_gave_its_stack_up_has_the_interrupted_one);
+    return 0;
+}
