@@ -61,11 +61,36 @@ static void one_that_gave_its_stack_up_has_the_interrupted_one(void) {
     CHECK(runs == rounds && munmap(own, 4 * MIB) == 0, "%d", runs);
 }
 
+#define THREADS 24
+#define SMALL (16 << 10)
+#define BELOW (64 << 10)
+
+/* The memory below a small alternate stack is nobody's business, whatever the thread does for the first time. */
+static char areas[THREADS][BELOW + SMALL];
+
+static void *on_a_small_stack(void *given) {
+    char *area = given;
+    stack_t set = {.ss_sp = area + BELOW, .ss_size = SMALL}, off = {.ss_flags = SS_DISABLE};
+    memset(area, 0x5a, BELOW);
+    CHECK(sigaltstack(&set, NULL) == 0, "sigaltstack");
+    walk();
+    for (int i = 0; i < BELOW; i++) CHECK(area[i] == 0x5a, "byte %d below the stack", BELOW - i);
+    CHECK(sigaltstack(&off, NULL) == 0, "end");
+    return NULL;
+}
+
+static void small_alternate_stacks_are_enough(void) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, on_a_small_stack, areas[i]) == 0, "pthread_create");
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
+}
+
 int main(void) {
     make_memory();
     be_called();
     RUN(a_thread_without_an_alternate_stack_has_its_own);
     RUN(the_first_thread_too);
     RUN(one_that_gave_its_stack_up_has_the_interrupted_one);
+    RUN(small_alternate_stacks_are_enough);
     return 0;
 }

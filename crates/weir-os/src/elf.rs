@@ -12,10 +12,7 @@ const NAMES_MAX: usize = 4096;
 fn read_at(fd: i32, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
     // SAFETY: the kernel writes into the live slice.
     unsafe {
-        syscall(
-            libc::SYS_pread64,
-            [fd as usize, to.as_mut_ptr() as usize, to.len(), offset as usize, 0, 0],
-        )
+        syscall(libc::SYS_pread64, [fd as usize, to.as_mut_ptr() as usize, to.len(), offset as usize, 0, 0])
     }
 }
 
@@ -66,7 +63,9 @@ pub fn is_go(fd: i32) -> bool {
 pub fn open_self() -> Option<i32> {
     let (path, flags) = (c"/proc/self/exe".as_ptr() as usize, (libc::O_RDONLY | libc::O_CLOEXEC) as usize);
     // SAFETY: a NUL-terminated path.
-    unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]).ok().map(|fd| fd as i32) }
+    unsafe {
+        syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]).ok().map(|fd| fd as i32)
+    }
 }
 
 /// As [`is_go`] for the running program.

@@ -129,7 +129,8 @@ impl OwnMark {
     pub fn new() -> OwnMark {
         let map = Mapping::anon(PAGE_BYTES).ok();
         // SAFETY: our own fresh mapping.
-        let mark = OwnMark(map.filter(|m| unsafe { advise(m.base(), PAGE_BYTES, libc::MADV_WIPEONFORK) }.is_ok()));
+        let mark =
+            OwnMark(map.filter(|m| unsafe { advise(m.base(), PAGE_BYTES, libc::MADV_WIPEONFORK) }.is_ok()));
         mark.set();
         mark
     }

@@ -154,7 +154,7 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
     // SAFETY: the program's own call; the child is a copy.
     let result = unsafe { weir_os::sys::syscall_raw(nr, args) };
     match result {
-        0 => in_copy(flags),
+        0 => on_own_stack(flags),
         _ => {
             in_parent();
             if result < 0 {
@@ -270,10 +270,7 @@ unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
     // SAFETY: what `clone` passed, in the copy of its stack.
     let CloneChild { entry, arg, flags } = unsafe { child.cast::<CloneChild>().read() };
     let closed = CLOSED.load(Ordering::Relaxed);
-    match Stack::new(CHILD_STACK_BYTES) {
-        Ok(mut own) => own.run(&mut || in_copy(flags)),
-        Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
-    }
+    on_own_stack(flags);
     if closed {
         // SAFETY: taken in `prepare_with`, by the thread that this one is a copy of.
         unsafe { _IO_list_unlock() };
@@ -283,11 +280,23 @@ unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
     weir_os::sys::exit_group(unsafe { entry(arg) })
 }
 
+/// As `in_copy`, on a stack of Weir's own: the child's may be small, or managed memory that nobody watches yet.
+fn on_own_stack(flags: usize) {
+    match Stack::new(CHILD_STACK_BYTES) {
+        Ok(mut own) => own.run(&mut || in_copy(flags)),
+        Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
+    }
+}
+
 /// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's loss.
 fn in_copy(flags: usize) {
-    for (flag, what) in [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")] {
+    for (flag, what) in
+        [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")]
+    {
         if flags & flag as usize != 0 && state::engine().is_some() {
-            say(format_args!("a child of clone with a copy of the memory, and shared {what}, cannot run under weir"));
+            say(format_args!(
+                "a child of clone with a copy of the memory, and shared {what}, cannot run under weir"
+            ));
             weir_os::sys::exit_group(125);
         }
     }

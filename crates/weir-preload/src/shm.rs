@@ -14,7 +14,8 @@ fn segment_bytes(id: c_int) -> Option<usize> {
     // SAFETY: plain data, valid when zero.
     let mut about: libc::shmid_ds = unsafe { core::mem::zeroed() };
     let at = &raw mut about as usize;
-    (raw(libc::SYS_shmctl, [id as usize, libc::IPC_STAT as usize, at, 0, 0, 0]) >= 0).then(|| about.shm_segsz)
+    (raw(libc::SYS_shmctl, [id as usize, libc::IPC_STAT as usize, at, 0, 0, 0]) >= 0)
+        .then_some(about.shm_segsz)
 }
 
 /// # Safety

@@ -131,7 +131,11 @@ pub fn with_pinned<R>(e: Option<&Weir>, places: [usize; 2], bytes: usize, f: imp
 }
 
 /// `sigaltstack` by a call past libc, with its structures in managed memory.
-pub fn change_stack(e: Option<&Weir>, [new, old, ..]: [usize; 6], context: &mut Context<'_>) -> Option<isize> {
+pub fn change_stack(
+    e: Option<&Weir>,
+    [new, old, ..]: [usize; 6],
+    context: &mut Context<'_>,
+) -> Option<isize> {
     const BYTES: usize = size_of::<libc::stack_t>();
     let mut bytes = [0u8; BYTES];
     let result = with_pinned(e, [new, old], BYTES, || {

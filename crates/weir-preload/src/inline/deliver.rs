@@ -67,7 +67,8 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
     // SAFETY: the kernel's live siginfo.
     let by_access = number == libc::SIGBUS && unsafe { (*info).si_code } > 0;
     // SAFETY: as above.
-    let forced = by_access || number == libc::SIGSYS && matches!(unsafe { (*info).si_code }, SYS_SECCOMP | SYS_USER_DISPATCH);
+    let forced = by_access
+        || number == libc::SIGSYS && matches!(unsafe { (*info).si_code }, SYS_SECCOMP | SYS_USER_DISPATCH);
     let blocked = super::masks::blocked_at(context.sp()) & bit(number) != 0;
     if !forced && blocked {
         return super::pending::keep(number, info);

@@ -47,7 +47,8 @@ fn code_of_program() -> Option<Range<usize>> {
     let own = headers.iter().find(|h| h.p_type == libc::PT_PHDR)?;
     let base = (at as usize).wrapping_sub(own.p_vaddr as usize);
     let code = headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_X != 0);
-    let ranges = code.map(|h| base.wrapping_add(h.p_vaddr as usize)..base.wrapping_add((h.p_vaddr + h.p_memsz) as usize));
+    let ranges = code
+        .map(|h| base.wrapping_add(h.p_vaddr as usize)..base.wrapping_add((h.p_vaddr + h.p_memsz) as usize));
     ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
 }
 
@@ -169,7 +170,13 @@ fn flags_of(engine: Option<&Weir>, at: usize) -> Option<usize> {
 
 /// New processes and threads. One that shares memory and has its parent wait (`vfork`, and what starts programs) goes on at a
 /// stub; one with a copy of the memory is forked here; a thread that libc does not know has no area and would be lost.
-fn fork_like(engine: Option<&Weir>, nr: i64, a: [usize; 6], flags: usize, context: &mut Context<'_>) -> Option<isize> {
+fn fork_like(
+    engine: Option<&Weir>,
+    nr: i64,
+    a: [usize; 6],
+    flags: usize,
+    context: &mut Context<'_>,
+) -> Option<isize> {
     let has = |flag: c_int| flags & flag as usize != 0;
     if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
         say(format_args!(

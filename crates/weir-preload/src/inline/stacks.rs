@@ -144,7 +144,7 @@ pub fn on_given_stack(pins: u32) {
 
 /// Keeps pins until the calling thread has ended; lets go of those of ended threads.
 fn keep_for_thread(pins: u32) {
-    let Some(e) = state::engine() else { return };
+    let Some(e) = state::engine().filter(|_| super::is_owner()) else { return };
     let mut over: Vec<u32> = Vec::new();
     {
         let _inside = section();

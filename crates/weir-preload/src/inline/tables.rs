@@ -368,15 +368,21 @@ pub unsafe extern "C" fn syscall(
     }
     match nr {
         // SAFETY: passed on.
-        libc::SYS_execve => return unsafe { exec::execve(a as *const _, b as *const _, c as *const _) }.into(),
+        libc::SYS_execve => {
+            return unsafe { exec::execve(a as *const _, b as *const _, c as *const _) }.into();
+        }
         libc::SYS_execveat => {
             // SAFETY: passed on.
-            let r = unsafe { exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int) };
+            let r = unsafe {
+                exec::execveat(a as c_int, b as *const _, c as *const _, d as *const _, e as c_int)
+            };
             return r.into();
         }
         // SAFETY: passed on.
         libc::SYS_sched_setaffinity => return unsafe { affinity::set_raw(a as c_int, b, c as *const _) },
-        libc::SYS_io_uring_setup if !super::rings::may_be_made() => return with_errno(-(libc::ENOSYS as isize)) as c_long,
+        libc::SYS_io_uring_setup if !super::rings::may_be_made() => {
+            return with_errno(-(libc::ENOSYS as isize)) as c_long;
+        }
         _ => {}
     }
     if let Some(r) = crate::fork::raw_if_copy(nr, [a, b, c, d, e, f]) {

@@ -49,7 +49,10 @@ impl Engine<KernelPager> {
     /// Before the process ends in good order: relatives that share the swap file learn that it is gone. Nobody is inside
     /// meanwhile, so no cluster changes hands under a write.
     pub fn depart(&self) {
-        let Some(swapping) = self.core.swapping.as_ref().filter(|s| self.mark.is_set() && !s.tier.alone()) else { return };
+        let Some(swapping) = self.core.swapping.as_ref().filter(|s| self.mark.is_set() && !s.tier.alone())
+        else {
+            return;
+        };
         let _signals = super::Signals(weir_os::thread::block_signals());
         self.gate.close();
         swapping.tier.depart();

@@ -333,7 +333,15 @@ pub(super) fn fetch_steps(a: Ahead) -> u32 {
 
 fn new_desk() -> (Stack, Box<Bench>) {
     match Stack::new(STACK_BYTES) {
-        Ok(stack) => (stack, Box::new(Bench::new())),
+        Ok(mut stack) => {
+            // A bench is built on the stack: on this one, because the program's alternate stack may have room for less.
+            let mut bench = None;
+            stack.run(&mut || bench = Some(Box::new(Bench::new())));
+            match bench {
+                Some(bench) => (stack, bench),
+                None => super::threads::fatal(format_args!("engine bug: a desk without a bench")),
+            }
+        }
         Err(e) => super::threads::fatal(format_args!("no memory for a page fault's own stack: {e}")),
     }
 }
