@@ -119,13 +119,16 @@ fn elf(header: &[u8], file: &mut File) -> io::Result<Program> {
     Ok(unsuitable(file).map_or(Program::Dynamic, Program::Refused))
 }
 
-/// What a dynamic program must not have been built with, and what to do.
-const SANITIZERS: [(&str, &str); 5] = [
+/// What a dynamic program must not have been built with, by a symbol of the run-time library that it asks for or, the last one, that a
+/// library linked into the program leaves.
+const SANITIZERS: [(&str, &str); 7] = [
     ("__asan_init", "AddressSanitizer"),
     ("__tsan_init", "ThreadSanitizer"),
     ("__msan_init", "MemorySanitizer"),
+    ("__lsan_init", "LeakSanitizer"),
     ("__hwasan_init", "HWAddressSanitizer"),
     ("__dfsan_init", "DataFlowSanitizer"),
+    ("__sanitizer_symbolize_code", "a sanitizer"),
 ];
 /// Names of a program's dynamic symbols that are looked at: hundreds of times what programs have.
 const SYMBOL_NAMES_MAX: u64 = 256 << 20;
@@ -147,7 +150,8 @@ fn unsuitable(file: &mut File) -> Option<String> {
     let has = |name: &str| text.split(|b| *b == 0).any(|one| one == name.as_bytes());
     if let Some((_, what)) = SANITIZERS.iter().find(|(name, _)| has(name)) {
         return Some(format!(
-            "is built with {what}, which lays out the address space itself: build it without -fsanitize, or run it without weir"
+            "is built with {what}, whose run-time library takes memory and signals for itself: build it without -fsanitize, \
+             or run it without weir"
         ));
     }
     if weir_os::elf::is_go(fd) && !has("libc.so.6") {

@@ -216,6 +216,44 @@ fn a_static_program_is_refused_with_the_reason() {
     assert_fails(&output, 125, &["interpreter of", "statically linked"]);
 }
 
+/// A compiler without the run-time library of a sanitizer fails here, in `compile`, and says which file it misses.
+#[test]
+fn programs_with_sanitizers_are_refused_with_what_to_do() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    for (flag, name) in
+        [("address", "AddressSanitizer"), ("thread", "ThreadSanitizer"), ("leak", "LeakSanitizer")]
+    {
+        let shared = home.compile(flag, HELLO, &[&format!("-fsanitize={flag}")]);
+        // The library linked into the program.
+        let inside = home.compile(
+            &format!("{flag}-inside"),
+            HELLO,
+            &[&format!("-fsanitize={flag}"), &format!("-static-lib{}san", &flag[..1])],
+        );
+        for (program, name) in [(shared, name), (inside, "sanitizer")] {
+            let output = weir_with(&home, &library).arg("run").arg(&program).output().unwrap();
+            assert_fails(&output, 125, &[name, "without -fsanitize"]);
+            assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        }
+    }
+    let harmless = home.compile("undefined", HELLO, &["-fsanitize=undefined"]);
+    let output = weir_with(&home, &library).arg("run").arg(&harmless).output().unwrap();
+    assert_eq!(stdout(&output), "hello\n", "{}", stderr(&output));
+}
+
+/// Sections of Go's in a program that does not link libc, as `-buildmode=pie` without cgo makes.
+#[test]
+fn a_go_program_without_libc_is_refused_with_what_to_do() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let source = "__attribute__((section(\".go.buildinfo\"))) char info[16] = \"Go\";\nvoid _start(void) { for (;;); }\n";
+    let program =
+        home.compile("go", source, &["-nostdlib", "-nostartfiles", "-fPIE", "-pie", "-Wl,--no-as-needed"]);
+    let output = weir_with(&home, &library).arg("run").arg(&program).output().unwrap();
+    assert_fails(&output, 125, &["without libc", "CGO_ENABLED=1"]);
+}
+
 #[test]
 fn a_setuid_or_setgid_program_is_refused_with_the_reason() {
     let home = Folder::new();
