@@ -9,6 +9,7 @@ use crate::page::region::{Kind, Region};
 use crate::page::resident::Arrival;
 use crate::page::state::State;
 use crate::page::{PageId, Slot};
+use crate::reclaim::discard::{Depth, discard};
 use crate::sync::LockGuard;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
@@ -194,22 +195,21 @@ impl<P: Pager> Engine<P> {
         if keep_old && old.prot != PROT_RW {
             self.reprotect(Region { prot: PROT_RW, ..old }, old.prot)?;
         }
-        let (addr, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
-        if keep_old {
-            // Whatever lay beyond the new length is gone as well.
-            for i in pages.min(old.pages)..old.pages {
-                let page = PageId(old.start + i);
-                crate::reclaim::discard::discard(
-                    &self.core,
-                    page.block(),
-                    1 << page.index(),
-                    crate::reclaim::discard::Depth::All,
-                );
-            }
-        } else {
-            self.unmap_inside(regions, addr, len)?;
-        }
+        self.leave(regions, old, pages, keep_old)?;
         Ok(self.addr_of(new.start))
+    }
+
+    /// What becomes of the old place of a region that has moved, with its first `pages`.
+    fn leave(&self, regions: &mut Regions, old: Region, pages: u32, keep: bool) -> Result<(), Refused> {
+        if !keep {
+            let (addr, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
+            return self.unmap_inside(regions, addr, len);
+        }
+        // Whatever lay beyond the new length is gone as well.
+        for page in (old.start + pages.min(old.pages)..old.end()).map(PageId) {
+            discard(&self.core, page.block(), 1 << page.index(), Depth::All);
+        }
+        Ok(())
     }
 
     /// Moves up to `most` pages of one block: a run of resident pages by two MOVEs, or one page of
