@@ -5,6 +5,7 @@ use crate::state::{self, STACK_BYTES, Weir};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
+use lock_api::RawMutex;
 use weir::engine::threads::{fatal, say};
 use weir_os::pager::Intake;
 use weir_os::sys::{Errno, getpid};
@@ -69,7 +70,8 @@ fn with_hands<R>(f: impl FnOnce(&mut Hands) -> R) -> R {
     CHANGING.lock();
     // SAFETY: the lock is held.
     let r = f(unsafe { &mut *HANDS.0.get() });
-    CHANGING.unlock();
+    // SAFETY: as above.
+    unsafe { CHANGING.unlock() };
     thread::restore_signals(signals);
     r
 }
@@ -92,10 +94,13 @@ pub fn start() {
 
 /// In the child of a fork, where the parent's threads are not, whatever they or others were about.
 pub fn forked() {
-    while !lock_api::RawMutex::try_lock(&CHANGING) {
-        CHANGING.unlock();
+    if !CHANGING.try_lock() {
+        // SAFETY: whoever held it is not in this process; now this thread does.
+        unsafe { CHANGING.unlock() };
+        CHANGING.lock();
     }
-    CHANGING.unlock();
+    // SAFETY: held.
+    unsafe { CHANGING.unlock() };
     with_hands(|hands| (hands.serve, hands.reclaim) = (None, None));
 }
 
