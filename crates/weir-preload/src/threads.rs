@@ -70,8 +70,7 @@ fn with_hands<R>(f: impl FnOnce(&mut Hands) -> R) -> R {
     CHANGING.lock();
     // SAFETY: the lock is held.
     let r = f(unsafe { &mut *HANDS.0.get() });
-    // SAFETY: as above.
-    unsafe { CHANGING.unlock() };
+    CHANGING.unlock();
     thread::restore_signals(signals);
     r
 }
@@ -95,12 +94,11 @@ pub fn start() {
 /// In the child of a fork, where the parent's threads are not, whatever they or others were about.
 pub fn forked() {
     if !CHANGING.try_lock() {
-        // SAFETY: whoever held it is not in this process; now this thread does.
-        unsafe { CHANGING.unlock() };
+        // Whoever held it is not in this process; now this thread does.
+        CHANGING.unlock();
         CHANGING.lock();
     }
-    // SAFETY: held.
-    unsafe { CHANGING.unlock() };
+    CHANGING.unlock();
     with_hands(|hands| (hands.serve, hands.reclaim) = (None, None));
 }
 
