@@ -61,7 +61,7 @@ static void threads_and_refusals(void) {
 }
 
 /* Memory that is nobody's but libc's and the kernel's. */
-static char plain[20 << 20];
+static char plain[4 << 20];
 
 static void from_another_process(void) {
     int ends[2];

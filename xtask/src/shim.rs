@@ -28,6 +28,9 @@ const TOLD: &[(&str, &[&str])] = &[(
 )];
 const CFLAGS: &[&str] = &["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
 
+/// Options of single programs: one that looks like Go's lies where Go's tools put it, so that kernels before 6.16 can tell its calls.
+const OWN_CFLAGS: &[(&str, &str)] = &[("past_libc", "-no-pie")];
+
 /// Compiles and runs the named programs (all when none is named); true when all passed.
 pub fn run(words: &[String]) -> bool {
     let native_only = words.iter().any(|word| word == "--native-only");
@@ -125,7 +128,8 @@ fn compile(source: &Path, name: &str) -> Result<PathBuf, String> {
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let program = folder.join(name);
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let output = Command::new(&compiler).args(CFLAGS).arg(source).arg("-o").arg(&program).output();
+    let own = OWN_CFLAGS.iter().filter(|(program, _)| *program == name).map(|(_, flag)| flag);
+    let output = Command::new(&compiler).args(CFLAGS).args(own).arg(source).arg("-o").arg(&program).output();
     let output = output.map_err(|error| format!("{compiler}: {error}: install the package gcc"))?;
     if !output.status.success() {
         return Err(format!("does not compile: {}", String::from_utf8_lossy(&output.stderr)));

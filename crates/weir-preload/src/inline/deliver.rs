@@ -31,6 +31,8 @@ pub fn action(number: i32) -> Action {
 
 /// Sets it; returns what was set before.
 pub fn set_action(number: i32, new: Action) -> Action {
+    // As the kernel: these two cannot be blocked.
+    let new = Action { mask: new.mask & !(bit(libc::SIGKILL) | bit(libc::SIGSTOP)), ..new };
     if taken() && !super::is_owner() {
         return action(number); // a child of `vfork`: its parent's actions are not its to change
     }
