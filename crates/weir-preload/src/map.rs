@@ -4,7 +4,7 @@ use crate::hints;
 use crate::libc_next::set_errno;
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use weir::config::Mlock;
 use weir::engine::control::Whose;
 use weir::engine::remap::Place;
@@ -14,8 +14,13 @@ use weir::page::region::{Access, AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
 
 pub const FAILED: *mut c_void = usize::MAX as *mut c_void;
-/// Smaller mappings are left alone: a block is the unit of everything.
-const MAP_MIN_BYTES: usize = 64 << 10;
+/// Smaller mappings are left alone: guard pages, stacks of handlers, words that the kernel keeps. (The pages of Ruby's heap
+/// are mappings of 32 KiB.)
+const MAP_MIN_BYTES: usize = 16 << 10;
+/// Smaller mappings share blocks, which are the unit of everything.
+const MAP_SHARED_BYTES: usize = 128 << 10;
+/// Address space that such mappings are taken from, one after the other.
+const CHUNK_BYTES: usize = 1 << 20;
 /// Mappings of this size that are left alone may exceed the budget between two looks at the memory outside.
 const EXPECT_BYTES: usize = 4 << 20;
 const LEAVE_ALONE: c_int = libc::MAP_SHARED
@@ -120,7 +125,11 @@ pub unsafe fn serve(
         return native();
     }
     let Some(e) = state::note_request(len) else { return native() };
-    match e.map(len, 1, prot, Kind::Map) {
+    let mapped = match round(len) {
+        small if small < MAP_SHARED_BYTES => map_small(e, small, prot),
+        _ => e.map(len, 1, prot, Kind::Map),
+    };
+    match mapped {
         Ok(a) => {
             if hinted {
                 hints::ignored(a, round(len));
@@ -132,6 +141,25 @@ pub unsafe fn serve(
             native()
         }
         Err(r) => fail_ptr(errno_of(r)),
+    }
+}
+
+/// Maps less than a block behind the mapping made before.
+fn map_small(e: &Weir, len: usize, prot: c_int) -> Result<usize, Refused> {
+    /// Where the next one lies; a multiple of the chunk's size where a new chunk is needed.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        let next = NEXT.load(Ordering::Relaxed);
+        let left = next.next_multiple_of(CHUNK_BYTES) - next;
+        let fresh = if len <= left { None } else { Some(e.map(CHUNK_BYTES, CHUNK_BYTES, 0, Kind::Map)?) };
+        let at = fresh.unwrap_or(next);
+        if NEXT.compare_exchange(next, at + len, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            // What is left of the chunk before costs nothing: it was never opened.
+            return e.map_fixed(at, len, prot).map(|()| at);
+        }
+        if let Some(unused) = fresh {
+            e.unmap(unused, CHUNK_BYTES)?;
+        }
     }
 }
 
