@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 /// Far below the 64-200 MB that each program touches.
 const BUDGET_BYTES: u64 = 32 << 20;
+/// Programs that need another budget: the stacks of thousands of threads are memory outside.
+const BUDGETS: &[(&str, u64)] = &[("waiters", 96 << 20)];
 /// RAM may exceed the budget by so much for a moment, while memory outside Weir grows as fast as it can be touched.
 const OVERSHOOT_BYTES: u64 = 16 << 20;
 /// What an engine keeps of this budget, however much there is outside (`least` in `shared/limit.rs`, with the metadata of these programs).
@@ -99,7 +101,9 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
         return Ok(format!("native {:.1} s", native.seconds));
     }
     let news = TOLD.iter().find_map(|(program, news)| (*program == name).then_some(*news));
-    let command = under_weir(&program, &folder, news.is_none())?;
+    let budget =
+        BUDGETS.iter().find(|(program, _)| *program == name).map_or(BUDGET_BYTES, |(_, bytes)| *bytes);
+    let command = under_weir(&program, &folder, budget, news.is_none())?;
     let weir = bounded(&command, WEIR_SECONDS, &folder)?;
     if weir.status != native.status {
         return Err(format!("status {} under Weir: {}", weir.status, last_lines(&weir.stderr)));
@@ -108,8 +112,8 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
         return Err(format!("other output under Weir: {}", last_lines(&weir.stdout)));
     }
     told(&weir.stderr, news.unwrap_or_default())?;
-    let peak = statistics(&folder)?;
-    within_budget(&folder, weir.anonymous)?;
+    let peak = statistics(&folder, budget)?;
+    within_budget(&folder, budget, weir.anonymous)?;
     if std::env::var("WEIR_FAULTS").is_ok_and(|faults| faults != "thread") {
         expected(&folder, name)?;
     }
@@ -118,7 +122,7 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
         native.seconds,
         weir.seconds,
         peak >> 20,
-        BUDGET_BYTES >> 20,
+        budget >> 20,
         weir.anonymous >> 20
     ))
 }
@@ -137,14 +141,14 @@ fn compile(source: &Path, name: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-fn under_weir(program: &Path, folder: &Path, quiet: bool) -> Result<Vec<String>, String> {
+fn under_weir(program: &Path, folder: &Path, budget: u64, quiet: bool) -> Result<Vec<String>, String> {
     let weir = places::weir();
     if !weir.is_file() {
         return Err(format!("{} not found: run `make build` or set WEIR_BIN", weir.display()));
     }
     let stats = folder.join("%p.stats").display().to_string();
     let words =
-        [&weir.display().to_string(), "run", "--memory", &BUDGET_BYTES.to_string(), "--stats", &stats, "--"];
+        [&weir.display().to_string(), "run", "--memory", &budget.to_string(), "--stats", &stats, "--"];
     let mut command: Vec<String> = words.iter().map(|word| word.to_string()).collect();
     if quiet {
         command.insert(2, "--quiet".into());
@@ -183,21 +187,21 @@ fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, Strin
 }
 
 /// Checks what the engines of the program and its children wrote; returns the largest managed peak in bytes.
-fn statistics(folder: &Path) -> Result<u64, String> {
+fn statistics(folder: &Path, budget: u64) -> Result<u64, String> {
     let mut peak = 0;
     for (path, text) in written(folder)? {
         let values = key_values(&text);
         let value =
             |key: &str| values.get(key).copied().ok_or_else(|| format!("{}: no key {key}", path.display()));
         let resident = value("weir_peak_resident_bytes")?;
-        if resident > BUDGET_BYTES {
-            return Err(format!("held {resident} bytes of RAM, budget {BUDGET_BYTES}"));
+        if resident > budget {
+            return Err(format!("held {resident} bytes of RAM, budget {budget}"));
         }
         peak = peak.max(value("weir_peak_managed_bytes")?);
     }
-    if peak <= BUDGET_BYTES {
+    if peak <= budget {
         return Err(format!(
-            "managed at most {peak} bytes: the budget of {BUDGET_BYTES} never bound, so nothing was tested"
+            "managed at most {peak} bytes: the budget of {budget} never bound, so nothing was tested"
         ));
     }
     Ok(peak)
@@ -215,12 +219,12 @@ fn told(stderr: &str, news: &[&str]) -> Result<(), String> {
 }
 
 /// Whether the RAM in all, as seen from outside, was the budget; or what the engine must have beside what is outside.
-fn within_budget(folder: &Path, anonymous: u64) -> Result<(), String> {
+fn within_budget(folder: &Path, budget: u64, anonymous: u64) -> Result<(), String> {
     let files = written(folder)?;
     let outside =
         files.iter().filter_map(|(_, text)| key_values(text).get("weir_peak_outside_bytes").copied());
     let outside = outside.max().unwrap_or(0);
-    let most = BUDGET_BYTES.max(outside + LEAST_BYTES) + OVERSHOOT_BYTES;
+    let most = budget.max(outside + LEAST_BYTES) + OVERSHOOT_BYTES;
     if anonymous > most {
         return Err(format!(
             "had {} MiB of anonymous memory in RAM, {} MiB of it outside Weir at most: more than {} MiB",
@@ -283,11 +287,11 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("folder");
         let write = |text: &str| std::fs::write(folder.join("1.stats"), text).expect("write");
         write("weir_peak_resident_bytes 5\nweir_peak_managed_bytes 5\n");
-        assert!(statistics(&folder).expect_err("too small").contains("nothing was tested"));
+        assert!(statistics(&folder, BUDGET_BYTES).expect_err("too small").contains("nothing was tested"));
         write("weir_peak_resident_bytes 99999999999\nweir_peak_managed_bytes 99999999999\n");
-        assert!(statistics(&folder).expect_err("overshoot").contains("held"));
+        assert!(statistics(&folder, BUDGET_BYTES).expect_err("overshoot").contains("held"));
         write("weir_peak_resident_bytes 5\nweir_peak_managed_bytes 99999999999\n");
-        assert_eq!(statistics(&folder), Ok(99_999_999_999));
+        assert_eq!(statistics(&folder, BUDGET_BYTES), Ok(99_999_999_999));
         std::fs::remove_dir_all(&folder).expect("clean up");
     }
 
@@ -323,11 +327,14 @@ mod tests {
             std::fs::write(folder.join("1.stats"), format!("weir_peak_outside_bytes {n}\n")).expect("write");
         };
         write(1 << 20);
-        assert_eq!(within_budget(&folder, BUDGET_BYTES + OVERSHOOT_BYTES), Ok(()));
-        assert!(within_budget(&folder, BUDGET_BYTES + OVERSHOOT_BYTES + 1).is_err());
+        assert_eq!(within_budget(&folder, BUDGET_BYTES, BUDGET_BYTES + OVERSHOOT_BYTES), Ok(()));
+        assert!(within_budget(&folder, BUDGET_BYTES, BUDGET_BYTES + OVERSHOOT_BYTES + 1).is_err());
         write(2 * BUDGET_BYTES);
-        assert_eq!(within_budget(&folder, 2 * BUDGET_BYTES + LEAST_BYTES + OVERSHOOT_BYTES), Ok(()));
-        assert!(within_budget(&folder, 3 * BUDGET_BYTES).is_err());
+        assert_eq!(
+            within_budget(&folder, BUDGET_BYTES, 2 * BUDGET_BYTES + LEAST_BYTES + OVERSHOOT_BYTES),
+            Ok(())
+        );
+        assert!(within_budget(&folder, BUDGET_BYTES, 3 * BUDGET_BYTES).is_err());
         std::fs::remove_dir_all(&folder).expect("clean up");
     }
 

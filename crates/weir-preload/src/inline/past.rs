@@ -16,6 +16,7 @@ use weir_os::gate::area::{self, Area};
 use weir_os::gate::dispatch;
 use weir_os::gate::table::{is_memory_call, pointer_args, table_args};
 use weir_os::signal::{self, Action};
+use weir_os::stack::Stack;
 use weir_os::sys::Errno;
 
 /// Where programs at fixed addresses lie, and nothing of Weir's or libc's.
@@ -93,12 +94,27 @@ fn answer(engine: Option<&Weir>, nr: i64, a: [usize; 6], context: &mut Context<'
         libc::SYS_rt_sigprocmask => calls::change_mask(engine, a, context),
         libc::SYS_sigaltstack => calls::change_stack(engine, a, context),
         libc::SYS_rt_sigaction => change_action(engine, a),
+        libc::SYS_exit_group if area::is_owner() => {
+            report();
+            None
+        }
         libc::SYS_fork => fork_like(engine, nr, a, 0, context),
         libc::SYS_clone => fork_like(engine, nr, a, a[0], context),
         libc::SYS_clone3 => fork_like(engine, nr, a, flags_of(engine, a[0])?, context),
         _ => None,
     }
 }
+
+/// The process ends without libc: summary and statistics are due now. On a stack of Weir's own, since the interrupted one
+/// may be a small alternate stack.
+fn report() {
+    if let Ok(mut own) = Stack::new(REPORT_STACK_BYTES) {
+        own.run(&mut || crate::exit::at_exit());
+    }
+}
+
+/// Enough for text to be put together and written.
+const REPORT_STACK_BYTES: usize = 256 << 10;
 
 /// All other calls: made again at a stub, with their buffers in place.
 fn go_on(engine: Option<&Weir>, nr: usize, args: [usize; 6], context: &mut Context<'_>) {
