@@ -3,7 +3,9 @@
 //! lines of C.
 
 fn main() {
-    for arg in ["-Wl,-z,initfirst", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,--wrap=mmap"] {
+    for arg in
+        ["-Wl,-z,initfirst", "-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,--wrap=mmap", "-Wl,--wrap=dlsym"]
+    {
         println!("cargo:rustc-cdylib-link-arg={arg}");
     }
     cc::Build::new()

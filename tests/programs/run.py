@@ -271,7 +271,8 @@ def run_one(program, command, client, prefix, budget):
             prefix + command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             start_new_session=True, preexec_fn=processes.without_huge_pages if budget is None else None,
         )
-        samplers = [AnonSampler(child.pid, budget, ANON_SLACK_BYTES)]
+        slack = ANON_SLACK_BYTES + size(program.row.get("outside", "0"))
+        samplers = [AnonSampler(child.pid, budget, slack)]
         if budget is not None:
             may_stop = program.row.get("may_stop", True)
             samplers.append(Sampler(child.pid, budget, may_stop, program.exact_every))

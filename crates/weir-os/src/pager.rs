@@ -358,7 +358,11 @@ impl KernelPager {
                 // SAFETY: the bytes are safe in the arena; nobody can change them.
                 Ok(()) => match unsafe { mem::drop_pages(src, PAGE_BYTES) } {
                     Ok(()) => Progress { done: PAGE_BYTES, stop: None },
-                    Err(e) => stop(e),
+                    Err(e) => {
+                        // SAFETY: the slot is ours.
+                        let _ = unsafe { mem::drop_pages(dst, PAGE_BYTES) };
+                        stop(e)
+                    }
                 },
                 Err(e) => stop(e),
             };
@@ -370,9 +374,14 @@ impl KernelPager {
             }
             // SAFETY: the nursery page was just written; the slot is empty and ours.
             let p = unsafe { self.uffd.move_pages(dst, nursery, PAGE_BYTES, false, Wake::No) };
-            if p.done > 0 {
-                // SAFETY: as above.
-                let _ = unsafe { mem::drop_pages(src, PAGE_BYTES) };
+            // SAFETY: as above.
+            if p.done > 0
+                && let Err(e) = unsafe { mem::drop_pages(src, PAGE_BYTES) }
+            {
+                // It stays where it is (locked): the copy is not the page.
+                // SAFETY: the slot is ours.
+                let _ = unsafe { mem::drop_pages(dst, PAGE_BYTES) };
+                return stop(e);
             }
             p
         })
@@ -428,7 +437,12 @@ impl KernelPager {
         // SAFETY: the bytes are safe in the arena, and writers wait at the write protection.
         match unsafe { mem::drop_pages(src, len) } {
             Ok(()) => Progress { done: len, stop: None },
-            Err(e) => stop(e),
+            Err(e) => {
+                let _ = self.uffd.write_protect(src, len, false, Wake::Yes);
+                // SAFETY: the slots are ours.
+                let _ = unsafe { mem::drop_pages(dst, len) };
+                stop(e)
+            }
         }
     }
 

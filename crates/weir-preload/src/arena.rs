@@ -4,12 +4,12 @@
 //! that `free` and `malloc` touch no page that is out. All its memory is managed, what it knows included; what it
 //! purges comes back through this library's own `madvise`.
 
-use crate::libc_next::{errno, set_errno};
+use crate::libc_next::{Next, errno, set_errno};
 use crate::state;
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use tikv_jemalloc_sys as je;
 use weir::page::region::Kind;
-use weir_os::mem::PROT_RW;
 
 unsafe extern "C" {
     /// jemalloc's own word: how far it is with its start.
@@ -39,8 +39,10 @@ extern "C" fn postpone() {
 pub fn begin() {
     // SAFETY: nobody calls jemalloc yet.
     unsafe {
+        BEGINNING.store(true, Ordering::Release);
         _rjem_je_malloc_init_state = NOT_BEGUN;
         je::free(je::malloc(1));
+        BEGINNING.store(false, Ordering::Release);
     }
 }
 
@@ -50,17 +52,57 @@ pub fn begin() {
 /// - as `mmap(2)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_mmap(
-    _at: *mut c_void,
+    at: *mut c_void,
     len: usize,
     prot: c_int,
-    _flags: c_int,
-    _fd: c_int,
-    _offset: i64,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
 ) -> *mut c_void {
-    // It never wants a place of its own choice, a file, or memory without access.
-    debug_assert!(prot == PROT_RW);
-    let mapped = state::engine().and_then(|e| e.map(len, EXTENT_ALIGN, PROT_RW, Kind::Arena).ok());
+    let Some(e) = state::engine().filter(|_| fd == -1) else {
+        // SAFETY: somebody else's call, passed on.
+        return unsafe { crate::map::serve(at, len, prot, flags, fd, offset) };
+    };
+    // Under strict overcommit it reserves memory without access, and opens parts of it in their place.
+    let mapped = match flags & libc::MAP_FIXED {
+        0 => e.map(len, EXTENT_ALIGN, prot, Kind::Map).ok(),
+        _ => e.map_fixed(at as usize, len, prot).ok().map(|()| at as usize),
+    };
     mapped.map_or(libc::MAP_FAILED, |at| at as *mut c_void)
+}
+
+/// What jemalloc calls for `dlsym` (the same way), while it starts: the linker's lock may be held by a thread that waits for
+/// that start.
+///
+/// # Safety
+/// - as `dlsym(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_dlsym(from: *mut c_void, name: *const c_char) -> *mut c_void {
+    unsafe extern "C" {
+        fn __real_dlsym(from: *mut c_void, name: *const c_char) -> *mut c_void;
+    }
+    // SAFETY: a NUL-terminated name; passed on.
+    unsafe {
+        if BEGINNING.load(Ordering::Acquire) && CStr::from_ptr(name) == c"pthread_create" {
+            return CREATE.get().map_or(core::ptr::null_mut(), |a| a as *mut c_void);
+        }
+        __real_dlsym(from, name)
+    }
+}
+
+/// Looked up ahead, by the constructor.
+static CREATE: Next = Next::new(c"pthread_create");
+/// jemalloc starts now, in one thread.
+static BEGINNING: AtomicBool = AtomicBool::new(false);
+
+/// Whether jemalloc is being started: then it is jemalloc that registers handlers of forks.
+pub fn is_beginning() -> bool {
+    BEGINNING.load(Ordering::Acquire)
+}
+
+/// By the constructor: looks up what [`begin`] needs.
+pub fn prepare() {
+    let _ = CREATE.get();
 }
 
 /// jemalloc takes extents of this alignment, and would map twice as much and give some of it back.

@@ -6,9 +6,9 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{brk, exit, kept, state};
+use crate::{arena, brk, exit, kept, state};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use weir::engine::threads::{fatal, say};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::stack::Stack;
@@ -22,6 +22,17 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 static REFUSE: AtomicBool = AtomicBool::new(false);
 /// The gate is closed by the fork under way.
 static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// What jemalloc would have registered: before a fork, after it in the parent, and in the child.
+static ARENAS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+fn arenas(when: usize) {
+    match ARENAS[when].load(Ordering::Acquire) {
+        0 => {}
+        // SAFETY: jemalloc's function, stored above.
+        f => unsafe { core::mem::transmute::<usize, extern "C" fn()>(f)() },
+    }
+}
 
 /// Registers our handlers if that has not been done, and notes whether forks are refused.
 pub fn register(refuse: bool) {
@@ -50,6 +61,13 @@ fn ensure_registered() {
 /// - as `pthread_atfork(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(a: Handler, b: Handler, c: Handler, dso: *mut c_void) -> c_int {
+    if arena::is_beginning() {
+        // Its locks come after libc's stream list, as those of libc's own allocator do: by handlers of ours.
+        for (slot, handler) in ARENAS.iter().zip([a, b, c]) {
+            slot.store(handler.map_or(0, |f| f as usize), Ordering::Release);
+        }
+        return 0;
+    }
     ensure_registered();
     match next_register() {
         // SAFETY: passed on.
@@ -119,6 +137,7 @@ fn prepare_with(used: &[usize]) {
     // SAFETY: a recursive lock; fork itself takes it again after us.
     unsafe { _IO_list_lock() };
     brk::lock_for_fork();
+    arenas(0);
     loop {
         touch_streams(|_| true);
         // SAFETY: a stack of the program's, says the caller.
@@ -149,6 +168,7 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
     state::wait_until_started();
     if let Some(engine) = state::engine() {
         brk::lock_for_fork();
+        arenas(0);
         engine.fork_prepare();
         engine.fork_share_swap();
         CLOSED.store(true, Ordering::Relaxed);
@@ -329,6 +349,7 @@ fn in_parent() -> bool {
         if let Some(engine) = state::engine() {
             engine.fork_done();
         }
+        arenas(1);
         brk::unlock_after_fork();
     }
     closed
@@ -350,6 +371,7 @@ fn in_child() {
         crate::inline::forked();
         state::restart_threads();
     }
+    arenas(2); // its locks lie in managed memory
 }
 
 /// Has the page of `addr` come in: by an instruction that writes, and changes nothing. (One that loads may be given its value while the

@@ -20,6 +20,8 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         weir::engine::threads::fatal(format_args!("engine bug: {info}"));
     }));
     inline::prepare();
+    crate::arena::prepare();
+    crate::kept::prepare();
     let lookup = |name: &str| lookup(envp, name);
     if lookup("WEIR_DISABLE").is_some_and(|v| v == "1") || lookup("WEIR_MEMORY").is_none() {
         state::configure(None);

@@ -68,7 +68,6 @@ pub unsafe extern "C" fn pthread_mutex_init(
     mutex: *mut libc::pthread_mutex_t,
     attr: *const libc::pthread_mutexattr_t,
 ) -> c_int {
-    static NEXT: Next = Next::new(c"pthread_mutex_init");
     const ROBUST: c_int = 1;
     let mut robust = 0;
     // SAFETY: a valid attribute object, says the caller; a live cell.
@@ -80,5 +79,12 @@ pub unsafe extern "C" fn pthread_mutex_init(
         return e.0;
     }
     // SAFETY: libc's function of that name and type.
-    NEXT.get().map_or(libc::ENOSYS, |a| unsafe { core::mem::transmute::<usize, Init>(a)(mutex, attr) })
+    MUTEX_INIT.get().map_or(libc::ENOSYS, |a| unsafe { core::mem::transmute::<usize, Init>(a)(mutex, attr) })
+}
+
+static MUTEX_INIT: Next = Next::new(c"pthread_mutex_init");
+
+/// By the constructor: looks up what is needed where the linker's lock may not be waited for.
+pub fn prepare() {
+    let _ = MUTEX_INIT.get();
 }

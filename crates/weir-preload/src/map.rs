@@ -154,7 +154,9 @@ fn map_small(e: &Weir, len: usize, prot: c_int) -> Result<usize, Refused> {
         let fresh = if len <= left { None } else { Some(e.map(CHUNK_BYTES, CHUNK_BYTES, 0, Kind::Map)?) };
         let at = fresh.unwrap_or(next);
         if NEXT.compare_exchange(next, at + len, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // What is left of the chunk before costs nothing: it was never opened.
+            if fresh.is_some() && left > 0 {
+                e.unmap(next, left)?; // too little, and nobody else's
+            }
             return e.map_fixed(at, len, prot).map(|()| at);
         }
         if let Some(unused) = fresh {

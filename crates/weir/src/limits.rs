@@ -14,15 +14,20 @@ pub const RECOMPRESS_BUDGET_MIN: u64 = 64 << 20;
 pub const SPACE_BYTES_MAX: u64 = 2 << 40;
 /// Bytes of address space in which managed spaces begin and end.
 pub const PLACES_BYTES: u64 = 1 << 44;
-/// Distance between two places where one may begin: the filter of the system-call gate compares upper halves of addresses.
-pub const PLACE_BYTES: u64 = 1 << 32;
+/// Distance between two places where one may begin: two spaces are the same or apart, whoever chose them. (The filter of the
+/// system-call gate, which children inherit, compares upper halves of addresses.)
+pub const PLACE_BYTES: u64 = SPACE_BYTES_MAX;
 /// Places where one may begin.
 pub const PLACES: u32 = ((PLACES_BYTES - SPACE_BYTES_MAX) / PLACE_BYTES) as u32 + 1;
 /// Places tried when something is in the way at the first.
 pub const PLACES_TRIED: u32 = 8;
 /// Part of a space in which its first address in use is chosen at random.
 pub const FIRST_SHARE: u32 = 16;
-const _: () = assert!(SPACE_BYTES_MAX.is_multiple_of(PLACE_BYTES) && PLACES_BYTES >= 4 * SPACE_BYTES_MAX);
+const _: () = assert!(
+    PLACE_BYTES >= SPACE_BYTES_MAX
+        && PLACE_BYTES.is_multiple_of(1 << 32)
+        && PLACES_BYTES >= 4 * SPACE_BYTES_MAX
+);
 
 /// Smallest managed space worth starting with, as a multiple of the budget.
 pub const SPACE_PER_BUDGET_MIN: u64 = 2;

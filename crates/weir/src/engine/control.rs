@@ -351,15 +351,18 @@ impl<P: Pager> Engine<P> {
     /// `madvise(MADV_DONTNEED)` and `MADV_FREE`: the range reads as zeros from now on.
     pub fn drop_contents(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
-        let (_, _, parts, whole) = self.parts(&self.regions(), addr, len)?;
+        let (_, _, parts, whole) = {
+            let mut regions = self.regions();
+            // The lock ends with the contents: a page that came later would be the kernel's to keep, and ours to move.
+            if self.parts(&regions, addr, len)?.2.iter().any(|r| r.locked) {
+                self.unpin_inside(&mut regions, addr, len)?;
+            }
+            self.parts(&regions, addr, len)?
+        };
         for r in parts.iter().filter(|r| r.kind != Kind::Foreign && !r.bare) {
-            self.unlock(*r);
             each_block(r.start, r.end(), |block, mask| {
                 discard::discard(&self.core, block, mask, discard::Depth::All);
             });
-            if r.locked {
-                self.core.pager.lock(PageId(r.start), r.pages, true).map_err(Refused::Kernel)?;
-            }
         }
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }

@@ -134,6 +134,7 @@ impl Engine<KernelPager> {
         for r in locked {
             regions.map.remove(r.start);
             regions.map.insert(Region { locked: false, ..r });
+            self.unpin_pages(r.start, r.end());
         }
         // Where nothing was opened there is nothing to wipe.
         let is_special = |r: &&Region| r.fork == AtFork::Drop || r.fork == AtFork::Wipe && !r.bare;

@@ -8,7 +8,7 @@ use super::control::{Show, Want};
 use super::{Engine, Regions, each_block};
 use crate::door::Pager;
 use crate::error::Refused;
-use crate::page::region::{Access, Kind, Region};
+use crate::page::region::{Access, AtFork, Kind, Region};
 use crate::reclaim::discard::{Depth, discard};
 use std::collections::VecDeque;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
@@ -91,6 +91,7 @@ impl<P: Pager> Engine<P> {
         regions.map.remove(start);
         if r.prot != PROT_RW
             || !r.dump
+            || r.fork != AtFork::Copy
             || r.locked
             || !plenty
             || regions.cache.pages + u64::from(r.pages) > share

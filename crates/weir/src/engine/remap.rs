@@ -44,13 +44,13 @@ impl<P: Pager> Engine<P> {
         // What is excluded from core files in part stays so as a whole.
         let (dump, locked) = (parts.iter().all(|r| r.dump), parts.iter().all(|r| r.locked));
         let first = Region { dump, locked, ..first };
-        if !locked {
-            parts.iter().for_each(|r| self.unlock(*r));
-        }
         if parts.iter().any(|r| (r.prot, r.kind, r.bare) != (first.prot, first.kind, first.bare))
             || first.kind == Kind::Foreign
         {
             return Err(Refused::NotManaged);
+        }
+        if !locked {
+            parts.iter().for_each(|r| self.unlock(*r));
         }
         self.merge(&mut regions, start, end, first);
         let region = Region { start, pages: end - start, base: start, ..first };
@@ -189,8 +189,9 @@ impl<P: Pager> Engine<P> {
         self.core.pager.protect(PageId(new.start), new.pages, new.prot, new.dump).map_err(Refused::Kernel)?;
         self.mark(new, true);
         if new.locked {
-            // Beyond the limit they stay in their frames, which the kernel may swap.
-            let _ = self.core.pager.lock(PageId(new.start), new.pages, true);
+            // Beyond the limit they stay in their frames, which the kernel may swap. What the mapping grew by has no page yet
+            // that is kept in its frame.
+            let _ = self.core.pager.lock(PageId(new.start), new.pages.min(old.pages), true);
         }
         if keep_old && old.prot != PROT_RW {
             self.reprotect(Region { prot: PROT_RW, ..old }, old.prot)?;
