@@ -374,10 +374,11 @@ impl KernelPager {
             }
             // SAFETY: the nursery page was just written; the slot is empty and ours.
             let p = unsafe { self.uffd.move_pages(dst, nursery, PAGE_BYTES, false, Wake::No) };
-            // SAFETY: as above.
-            if p.done > 0
-                && let Err(e) = unsafe { mem::drop_pages(src, PAGE_BYTES) }
-            {
+            if p.done == 0 {
+                return p;
+            }
+            // SAFETY: the bytes are safe in the arena; nobody can change them.
+            if let Err(e) = unsafe { mem::drop_pages(src, PAGE_BYTES) } {
                 // It stays where it is (locked): the copy is not the page.
                 // SAFETY: the slot is ours.
                 let _ = unsafe { mem::drop_pages(dst, PAGE_BYTES) };

@@ -48,7 +48,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_FRAME_ORDER", "scattered"),
         ("WEIR_LOADS", "bring"),
         ("WEIR_COLD", "keep"),
-        ("WEIR_PLACE", "77"),
+        ("WEIR_PLACE", "7"),
     ])
     .unwrap();
     let expected = Settings {
@@ -73,7 +73,7 @@ fn every_option_is_read_from_its_variable() {
         store_batch: 2,
         frames_in_order: false,
         answers_loads: false,
-        place: Some(77),
+        place: Some(7),
         cold: Cold::Keep,
     };
     assert_eq!(s, expected);
