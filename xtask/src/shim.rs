@@ -16,7 +16,7 @@ const OVERSHOOT_BYTES: u64 = 16 << 20;
 const LEAST_BYTES: u64 = 8 << 20;
 const NATIVE_SECONDS: u32 = 120;
 /// Every page of a program goes out and comes back many times; the machine may be busy.
-const WEIR_SECONDS: u32 = 300;
+const WEIR_SECONDS: u32 = 600;
 /// What a program is there for, where threads resolve their own faults: a counter of its engines together, and the least that it must say.
 const EXPECTED: &[(&str, &str, u64)] = &[("loads", "weir_loads_answered", 100_000)];
 /// What a program's user is told on stderr, each once and nothing else; for all others there is `--quiet`.
