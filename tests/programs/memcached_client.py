@@ -7,11 +7,9 @@ and all of them read back in an order that nobody foresees.
 
 import hashlib
 import random
-import socket
 import sys
-import time
 
-from redis_client import ANSWER_S, CONNECT_S, Values
+from redis_client import Values, connected
 
 TOGETHER = 100
 CONNECTIONS = 4
@@ -21,18 +19,7 @@ class Memcached:
     """A connection that speaks the text protocol."""
 
     def __init__(self, path):
-        deadline = time.monotonic() + CONNECT_S
-        while True:
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(ANSWER_S)
-            try:
-                self.socket.connect(path)
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                self.socket.close()
-                if time.monotonic() > deadline:
-                    sys.exit(f"memcached_client: nobody answers after {CONNECT_S} s")
-                time.sleep(0.02)
+        self.socket = connected(path, "memcached_client")
         self.file = self.socket.makefile("rb")
 
     def store(self, verb, pairs):

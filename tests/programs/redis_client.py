@@ -21,22 +21,27 @@ SAVE_S = 120
 ANSWER_S = 120
 
 
+def connected(path, who):
+    """A socket of the server that listens at `path`, once it does; ends the program when nobody answers."""
+    deadline = time.monotonic() + CONNECT_S
+    while True:
+        there = socket.socket(socket.AF_UNIX)
+        there.settimeout(ANSWER_S)
+        try:
+            there.connect(path)
+            return there
+        except (FileNotFoundError, ConnectionRefusedError):
+            there.close()
+            if time.monotonic() > deadline:
+                sys.exit(f"{who}: nobody answers after {CONNECT_S} s")
+            time.sleep(0.02)
+
+
 class Redis:
     """A connection that speaks RESP."""
 
     def __init__(self, path):
-        deadline = time.monotonic() + CONNECT_S
-        while True:
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.settimeout(ANSWER_S)
-            try:
-                self.socket.connect(path)
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                self.socket.close()
-                if time.monotonic() > deadline:
-                    sys.exit(f"redis_client: nobody answers after {CONNECT_S} s")
-                time.sleep(0.02)
+        self.socket = connected(path, "redis_client")
         self.file = self.socket.makefile("rb")
 
     def send(self, commands):
