@@ -259,7 +259,12 @@ core::arch::global_asm!(
 /// Blocks every signal, libc's own two as well: a thread cancelled in the middle would leave with the engine's locks. Returns the
 /// former mask.
 pub fn block_signals() -> u64 {
-    signal::change_mask(libc::SIG_SETMASK, Some(!0)).unwrap_or(0)
+    block_signals_but(0)
+}
+
+/// As [`block_signals`], and lets `these` come.
+pub fn block_signals_but(these: signal::Mask) -> u64 {
+    signal::change_mask(libc::SIG_SETMASK, Some(!these)).unwrap_or(0)
 }
 
 /// Blocks every signal but libc's own two: what an engine thread starts with.

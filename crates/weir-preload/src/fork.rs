@@ -164,7 +164,9 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
     if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
         return -(libc::EAGAIN as isize);
     }
-    let signals = thread::block_signals();
+    // jemalloc's locks lie in managed memory, whose pages may be out: faults must come, also in a handler of Weir's.
+    let faults = if crate::inline::taken() { crate::inline::OURS } else { 0 };
+    let signals = thread::block_signals_but(faults);
     state::wait_until_started();
     if let Some(engine) = state::engine() {
         brk::lock_for_fork();
@@ -308,14 +310,19 @@ unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
 
 /// As `in_copy`, on a stack of Weir's own: the child's may be small, or managed memory that nobody watches yet.
 fn on_own_stack(flags: usize) {
+    let mut closed = false;
     match Stack::new(CHILD_STACK_BYTES) {
-        Ok(mut own) => own.run(&mut || in_copy(flags)),
+        Ok(mut own) => own.run(&mut || closed = in_copy(flags)),
         Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
+    }
+    // Not on that stack: a handler of Weir's calls this, and a fault's handler would begin where that one's frame lies.
+    if closed {
+        arenas(2);
     }
 }
 
 /// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's loss.
-fn in_copy(flags: usize) {
+fn in_copy(flags: usize) -> bool {
     for (flag, what) in
         [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")]
     {
@@ -326,7 +333,7 @@ fn in_copy(flags: usize) {
             weir_os::sys::exit_group(125);
         }
     }
-    in_child();
+    in_child()
 }
 
 fn after_failed_fork() {
@@ -356,13 +363,16 @@ fn in_parent() -> bool {
 }
 
 unsafe extern "C" fn child() {
-    in_child();
+    if in_child() {
+        arenas(2);
+    }
 }
 
-fn in_child() {
+/// Takes the memory over. Returns whether the gate was closed: then jemalloc's locks are to be released, which lie in managed memory.
+fn in_child() -> bool {
     if !CLOSED.swap(false, Ordering::Relaxed) {
         crate::inline::forked(); // the signals are Weir's before there is an engine
-        return;
+        return false;
     }
     brk::unlock_after_fork();
     exit::forked();
@@ -371,7 +381,7 @@ fn in_child() {
         crate::inline::forked();
         state::restart_threads();
     }
-    arenas(2); // its locks lie in managed memory
+    true
 }
 
 /// Has the page of `addr` come in: by an instruction that writes, and changes nothing. (One that loads may be given its value while the
