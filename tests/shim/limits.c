@@ -90,7 +90,7 @@ static void deep_stacks_of_threads(void) {
     pthread_attr_t attributes;
     CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 64 * MIB) == 0, "attributes");
     pthread_t threads[2];
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], &attributes, deep, (void *)500) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], &attributes, deep, (void *)200) == 0, "pthread_create");
     for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
     CHECK(pthread_attr_destroy(&attributes) == 0, "attributes");
 }

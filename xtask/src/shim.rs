@@ -44,13 +44,6 @@ pub fn run(words: &[String]) -> bool {
             return false;
         }
     };
-    let left_out = |source: &PathBuf| {
-        words.iter().any(|word| {
-            word.strip_prefix("--except=")
-                .is_some_and(|name| source.file_stem().is_some_and(|stem| stem == name))
-        })
-    };
-    let programs: Vec<PathBuf> = programs.into_iter().filter(|source| !left_out(source)).collect();
     let mut failed = 0;
     for source in &programs {
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();

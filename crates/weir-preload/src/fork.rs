@@ -6,9 +6,9 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{arena, brk, exit, kept, state};
+use crate::{arena, brk, exit, heap, kept, shm, state};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use weir::engine::threads::{fatal, say};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::stack::Stack;
@@ -22,6 +22,8 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 static REFUSE: AtomicBool = AtomicBool::new(false);
 /// The gate is closed by the fork under way.
 static CLOSED: AtomicBool = AtomicBool::new(false);
+/// The signals that its thread had blocked.
+static MASK: AtomicU64 = AtomicU64::new(0);
 
 /// What jemalloc would have registered: before a fork, after it in the parent, and in the child.
 static ARENAS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
@@ -116,8 +118,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         prepare();
         let pid = core::mem::transmute::<usize, extern "C" fn() -> libc::pid_t>(a)();
         if pid == 0 {
-            child();
-            _IO_list_unlock(); // `fork` would have reset it
+            end_in_child(true); // `fork` would have made the list anew
         } else {
             parent();
         }
@@ -131,13 +132,13 @@ unsafe extern "C" fn prepare() {
 
 /// As `prepare`, for a child that will use these addresses before its memory is watched.
 fn prepare_with(used: &[usize]) {
+    let signals = block_signals();
     state::wait_until_started();
-    let Some(engine) = state::engine() else { return };
+    let Some(engine) = state::engine() else { return thread::restore_signals(signals) };
     // Other threads must not hold the stream list while the gate is closed: they could fault.
     // SAFETY: a recursive lock; fork itself takes it again after us.
     unsafe { _IO_list_lock() };
-    brk::lock_for_fork();
-    arenas(0);
+    lock_outer();
     loop {
         touch_streams(|_| true);
         // SAFETY: a stack of the program's, says the caller.
@@ -149,7 +150,27 @@ fn prepare_with(used: &[usize]) {
         }
         engine.fork_done(); // evicted between the touch and the gate: again
     }
+    closed(engine, signals);
+}
+
+/// A handler of the program's that ran while the gate is closed by its own thread would wait for itself. Faults must come, since
+/// jemalloc's locks lie in managed memory whose pages may be out.
+fn block_signals() -> u64 {
+    thread::block_signals_but(if crate::inline::taken() { crate::inline::OURS } else { 0 })
+}
+
+/// Locks that threads hold while they enter the gate.
+fn lock_outer() {
+    brk::lock_for_fork();
+    shm::lock_for_fork();
+    arenas(0);
+}
+
+/// The gate is closed, by a thread that had this mask.
+fn closed(engine: &state::Weir, signals: u64) {
     engine.fork_share_swap();
+    heap::lock_for_fork();
+    MASK.store(signals, Ordering::Relaxed);
     CLOSED.store(true, Ordering::Relaxed);
 }
 
@@ -164,27 +185,18 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
     if REFUSE.load(Ordering::Relaxed) && state::engine().is_some() {
         return -(libc::EAGAIN as isize);
     }
-    // jemalloc's locks lie in managed memory, whose pages may be out: faults must come, also in a handler of Weir's.
-    let faults = if crate::inline::taken() { crate::inline::OURS } else { 0 };
-    let signals = thread::block_signals_but(faults);
+    let signals = block_signals();
     state::wait_until_started();
     if let Some(engine) = state::engine() {
-        brk::lock_for_fork();
-        arenas(0);
+        lock_outer();
         engine.fork_prepare();
-        engine.fork_share_swap();
-        CLOSED.store(true, Ordering::Relaxed);
+        closed(engine, signals);
     }
     // SAFETY: the program's own call; the child is a copy.
     let result = unsafe { weir_os::sys::syscall_raw(nr, args) };
-    match result {
-        0 => on_own_stack(flags),
-        _ => {
-            in_parent();
-            if result < 0 {
-                after_failed_fork();
-            }
-        }
+    let _ = if result == 0 { on_own_stack(flags) } else { in_parent() };
+    if result < 0 {
+        after_failed_fork();
     }
     thread::restore_signals(signals);
     result
@@ -276,9 +288,8 @@ pub unsafe extern "C" fn clone(
         pid = unsafe {
             next(begin_clone, stack, flags, (&raw const child).cast_mut().cast(), parent_tid, tls, child_tid)
         };
-        if in_parent() {
-            // SAFETY: taken in `prepare_with`.
-            unsafe { _IO_list_unlock() };
+        if let Some(signals) = in_parent() {
+            end(true, signals);
         }
     };
     own.run(&mut call);
@@ -297,11 +308,8 @@ const CHILD_STACK_BYTES: usize = 256 << 10;
 unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
     // SAFETY: what `clone` passed, in the copy of its stack.
     let CloneChild { entry, arg, flags } = unsafe { child.cast::<CloneChild>().read() };
-    let closed = CLOSED.load(Ordering::Relaxed);
-    on_own_stack(flags);
-    if closed {
-        // SAFETY: taken in `prepare_with`, by the thread that this one is a copy of.
-        unsafe { _IO_list_unlock() };
+    if let Some(signals) = on_own_stack(flags) {
+        end(true, signals);
     }
     // Not by returning: libc would end this thread only, and the engine's would stay.
     // SAFETY: the program's function.
@@ -309,20 +317,21 @@ unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
 }
 
 /// As `in_copy`, on a stack of Weir's own: the child's may be small, or managed memory that nobody watches yet.
-fn on_own_stack(flags: usize) {
-    let mut closed = false;
+fn on_own_stack(flags: usize) -> Option<u64> {
+    let mut signals = None;
     match Stack::new(CHILD_STACK_BYTES) {
-        Ok(mut own) => own.run(&mut || closed = in_copy(flags)),
+        Ok(mut own) => own.run(&mut || signals = in_copy(flags)),
         Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
     }
     // Not on that stack: a handler of Weir's calls this, and a fault's handler would begin where that one's frame lies.
-    if closed {
+    if signals.is_some() {
         arenas(2);
     }
+    signals
 }
 
 /// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's loss.
-fn in_copy(flags: usize) -> bool {
+fn in_copy(flags: usize) -> Option<u64> {
     for (flag, what) in
         [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")]
     {
@@ -343,45 +352,67 @@ fn after_failed_fork() {
 }
 
 unsafe extern "C" fn parent() {
-    if in_parent() {
-        // SAFETY: taken in `prepare`.
-        unsafe { _IO_list_unlock() };
+    if let Some(signals) = in_parent() {
+        end(true, signals);
     }
 }
 
-/// Whether the gate was closed.
-fn in_parent() -> bool {
-    let closed = CLOSED.swap(false, Ordering::Relaxed);
-    if closed {
-        if let Some(engine) = state::engine() {
-            engine.fork_done();
-        }
-        arenas(1);
-        brk::unlock_after_fork();
+/// If the gate was closed: opens it, and returns the mask that the thread is to have at the end.
+fn in_parent() -> Option<u64> {
+    if !CLOSED.swap(false, Ordering::Relaxed) {
+        return None;
     }
-    closed
+    let signals = MASK.load(Ordering::Relaxed);
+    heap::unlock_after_fork();
+    if let Some(engine) = state::engine() {
+        engine.fork_done();
+    }
+    arenas(1);
+    unlock_outer();
+    Some(signals)
+}
+
+fn unlock_outer() {
+    shm::unlock_after_fork();
+    brk::unlock_after_fork();
+}
+
+/// The last of a fork in either process: the thread has its mask again, and `streams`: their list is free again.
+fn end(streams: bool, signals: u64) {
+    if streams {
+        // SAFETY: taken in `prepare_with`.
+        unsafe { _IO_list_unlock() };
+    }
+    thread::restore_signals(signals);
 }
 
 unsafe extern "C" fn child() {
-    if in_child() {
+    end_in_child(false); // libc has made the list anew
+}
+
+fn end_in_child(streams: bool) {
+    if let Some(signals) = in_child() {
         arenas(2);
+        end(streams, signals);
     }
 }
 
-/// Takes the memory over. Returns whether the gate was closed: then jemalloc's locks are to be released, which lie in managed memory.
-fn in_child() -> bool {
+/// If the gate was closed: takes the memory over, and returns the mask as `in_parent` does. The caller releases jemalloc's locks, which
+/// lie in managed memory.
+fn in_child() -> Option<u64> {
     if !CLOSED.swap(false, Ordering::Relaxed) {
         crate::inline::forked(); // the signals are Weir's before there is an engine
-        return false;
+        return None;
     }
-    brk::unlock_after_fork();
+    heap::unlock_after_fork();
+    unlock_outer();
     exit::forked();
     if let Some(engine) = state::engine() {
         engine.fork_child();
         crate::inline::forked();
         state::restart_threads();
     }
-    true
+    Some(MASK.load(Ordering::Relaxed))
 }
 
 /// Has the page of `addr` come in: by an instruction that writes, and changes nothing. (One that loads may be given its value while the

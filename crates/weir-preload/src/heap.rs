@@ -1,9 +1,12 @@
 //! The engine's heap: talc over raw mappings, never managed, never the program's allocator.
 
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
+use lock_api::MutexGuard;
 use talc::TalcLock;
 use talc::base::Talc;
-use talc::base::binning::Binning;
+use talc::base::binning::{Binning, DefaultBinning};
 use talc::source::Source;
 use weir_os::mem::Mapping;
 use weir_os::thread;
@@ -16,7 +19,7 @@ struct RawMappings;
 
 // SAFETY: acquires memory by a system call only; does not touch the allocator it serves.
 unsafe impl Source for RawMappings {
-    fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: core::alloc::Layout) -> Result<(), ()> {
+    fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
         let len = (layout.size() + layout.align() + CHUNK_BYTES / 16).next_multiple_of(CHUNK_BYTES);
         let map = Mapping::anon(len).map_err(|_| ())?;
         map.name(c"weir-heap");
@@ -76,4 +79,52 @@ unsafe impl lock_api::RawMutex for FutexLock {
 }
 
 #[global_allocator]
-static HEAP: TalcLock<FutexLock, RawMappings> = TalcLock::new(RawMappings);
+static HEAP: Heap = Heap { talc: TalcLock::new(RawMappings), kept: UnsafeCell::new(None) };
+
+/// The heap; signals are blocked while it is locked, since a handler may need it.
+struct Heap {
+    talc: TalcLock<FutexLock, RawMappings>,
+    /// The lock's guard while a fork is under way.
+    kept: UnsafeCell<Option<MutexGuard<'static, FutexLock, Talc<RawMappings, DefaultBinning>>>>,
+}
+
+// SAFETY: `kept` is touched by whoever holds the lock alone.
+unsafe impl Sync for Heap {}
+
+fn blocked<R>(f: impl FnOnce() -> R) -> R {
+    let signals = thread::block_signals();
+    let r = f();
+    thread::restore_signals(signals);
+    r
+}
+
+// SAFETY: passed on.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        blocked(|| unsafe { self.talc.alloc(layout) })
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        blocked(|| unsafe { self.talc.dealloc(at, layout) });
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: passed on.
+        blocked(|| unsafe { self.talc.realloc(at, layout, bytes) })
+    }
+}
+
+/// Nobody allocates from now on, the caller included: a child must not find the heap locked, or half changed.
+pub fn lock_for_fork() {
+    let guard = HEAP.talc.lock();
+    // SAFETY: the lock is held.
+    unsafe { *HEAP.kept.get() = Some(guard) };
+}
+
+/// In both processes, by the thread that locked it.
+pub fn unlock_after_fork() {
+    // SAFETY: the lock is held.
+    drop(unsafe { (*HEAP.kept.get()).take() });
+}

@@ -1,14 +1,35 @@
 //! System V shared memory placed over managed memory: it is the kernel's from then on, and the place is Weir's again when it goes.
 
+use crate::heap::FutexLock;
 use crate::map::{FAILED, errno_of, fail, fail_ptr, inside, raw, round};
 use core::ffi::{c_int, c_void};
-use std::sync::Mutex;
+use lock_api::Mutex;
 use weir::engine::control::Whose;
 use weir_os::sys::Errno;
+use weir_os::thread;
 
 /// What lies inside the space: address and bytes, at most [`PLACED_MAX`].
-static PLACED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static PLACED: Mutex<FutexLock, Vec<(usize, usize)>> = Mutex::from_raw(FutexLock::new(), Vec::new());
 const PLACED_MAX: usize = 4096;
+
+/// Calls `f` with what is placed; a handler, or a child, must not find it locked.
+fn placed<R>(f: impl FnOnce(&mut Vec<(usize, usize)>) -> R) -> R {
+    let signals = thread::block_signals();
+    let r = f(&mut PLACED.lock());
+    thread::restore_signals(signals);
+    r
+}
+
+/// Before a fork; the engine's gate is open still.
+pub fn lock_for_fork() {
+    core::mem::forget(PLACED.lock());
+}
+
+/// In both processes, by the thread that locked it.
+pub fn unlock_after_fork() {
+    // SAFETY: held since `lock_for_fork`.
+    unsafe { PLACED.force_unlock() };
+}
 
 fn segment_bytes(id: c_int) -> Option<usize> {
     // SAFETY: plain data, valid when zero.
@@ -37,7 +58,7 @@ pub unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> 
     if elsewhere == FAILED as usize {
         return FAILED;
     }
-    let known = PLACED.lock().is_ok_and(|mut placed| {
+    let known = placed(|placed| {
         placed.retain(|&(at, bytes)| e.whose(at, bytes) == Whose::Foreign);
         let room = placed.len() < PLACED_MAX;
         if room {
@@ -60,11 +81,11 @@ pub unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> 
 pub unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
     let native = || raw(libc::SYS_shmdt, [addr as usize, 0, 0, 0, 0, 0]) as c_int;
     let Some(e) = inside(addr.cast_mut(), 1) else { return native() };
-    let placed = PLACED.lock().ok().and_then(|mut placed| {
+    let found = placed(|placed| {
         let at = placed.iter().position(|(start, _)| *start == addr as usize)?;
         Some(placed.swap_remove(at))
     });
-    match placed.filter(|&(at, len)| e.whose(at, len) == Whose::Foreign) {
+    match found.filter(|&(at, len)| e.whose(at, len) == Whose::Foreign) {
         Some((at, len)) => e.unmap(at, len).map_or_else(|r| fail(errno_of(r)), |()| 0),
         None => fail(Errno::EINVAL),
     }
