@@ -4,8 +4,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
 
 #define BYTES (64 * MIB)
 
@@ -179,33 +177,6 @@ static void fork_with_busy_threads(void) {
     CHECK(munmap(start, BYTES) == 0, "munmap");
 }
 
-static char *away;
-static atomic_int taken;
-
-static void reads_what_is_out(int number) {
-    (void)number;
-    size_t page = (size_t)atomic_fetch_add(&taken, 1) * 37 % (64 * MIB / PAGE);
-    if (!page_is(away + page * PAGE, 9 + page)) abort();
-}
-
-/* A handler that needs managed memory, while its thread forks: by fork, _Fork and a system call. */
-static void signals_while_forking(void) {
-    away = map(64 * MIB);
-    fill(away, 64 * MIB, 9);
-    struct sigaction action = {.sa_handler = reads_what_is_out, .sa_flags = SA_RESTART}, before;
-    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
-    CHECK(sigaction(SIGALRM, &action, &before) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0, "timer");
-    for (int i = 0; i < 60; i++) {
-        pid_t child = i % 3 == 0 ? fork() : i % 3 == 1 ? _Fork() : (pid_t)syscall(SYS_fork);
-        if (child == 0) _exit(page_is(away + i * PAGE, 9 + i) ? 0 : 1);
-        check_child(child, "child");
-    }
-    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && sigaction(SIGALRM, &before, NULL) == 0, "no timer");
-    CHECK(atomic_load(&taken) > 60, "%d signals", atomic_load(&taken));
-    check_filled(away, 64 * MIB, 9, "after all");
-    CHECK(munmap(away, 64 * MIB) == 0, "munmap");
-}
-
 int main(void) {
     RUN(child_sees_the_same_bytes);
     RUN(both_change_independently);
@@ -214,6 +185,5 @@ int main(void) {
     RUN(many_children_one_after_the_other);
     RUN(children_at_the_same_time);
     RUN(fork_with_busy_threads);
-    RUN(signals_while_forking);
     return 0;
 }

@@ -54,11 +54,22 @@ static void they_move_and_go(void) {
     for (size_t i = 2; i < COUNT; i += 3) check_filled(maps[i], LENGTH / 2, i * 8, "what is left");
 }
 
+/* Tails of what mappings are packed into come back: room does not end. */
+static void one_after_the_other(void) {
+    size_t length = 100 << 10;
+    for (size_t i = 0; i < 100000; i++) {
+        char *one = map(length);
+        one[0] = 1;
+        CHECK(munmap(one, length) == 0, "munmap");
+    }
+}
+
 int main(void) {
     RUN(small_mappings_keep_their_bytes);
     RUN(parts_go_and_neighbours_stay);
     RUN(protection_is_each_ones_own);
     RUN(a_child_has_them_too);
     RUN(they_move_and_go);
+    RUN(one_after_the_other);
     return 0;
 }

@@ -413,6 +413,8 @@ pub unsafe extern "C" fn mremap(
     };
     match e.remap(old as usize, round(old_len), round(new_len), place, keep) {
         Ok(a) => a as *mut c_void,
+        // What the kernel would have as two mappings.
+        Err(Refused::NotManaged) => fail_ptr(Errno::EFAULT),
         Err(r) => fail_ptr(errno_of(r)),
     }
 }
