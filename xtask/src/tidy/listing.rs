@@ -44,6 +44,29 @@ pub fn code_map(texts: &[(String, String)]) -> Vec<Finding> {
     findings
 }
 
+/// Every Rust file of the crates stands in the code map, behind the folder that it lies in, or with its path from
+/// a folder that the map lists.
+pub fn files_in_map(texts: &[(String, String)]) -> Vec<Finding> {
+    let Some((_, map)) = texts.iter().find(|(path, _)| path == MAP) else { return Vec::new() };
+    let mut listed: BTreeSet<String> = BTreeSet::new();
+    let mut folder = String::new();
+    for quoted in map.lines().flat_map(|line| line.split('`').skip(1).step_by(2)) {
+        match quoted.strip_suffix('/') {
+            Some(name) if COVERED.contains(&name.split('/').next().unwrap_or("")) => {
+                folder = name.to_string()
+            }
+            _ => {
+                listed.insert(format!("{folder}/{quoted}"));
+                listed.insert(quoted.to_string());
+            }
+        }
+    }
+    let sources = texts.iter().map(|(path, _)| path).filter(|path| path.ends_with(".rs"));
+    let missing = sources.filter(|path| path.starts_with("crates/") || path.starts_with("xtask/"));
+    let missing = missing.filter(|path| !listed.contains(*path));
+    missing.map(|path| Finding::new(MAP, 0, format!("the code map does not list `{path}`"))).collect()
+}
+
 /// The folders above a file that the map must list: in `crates` from the package down, without `src` in between
 /// being left out.
 fn folders_of(path: &str) -> Vec<String> {
@@ -89,6 +112,17 @@ mod tests {
             ]
         );
         assert_eq!(found[1].line, 2);
+    }
+
+    #[test]
+    fn files_are_listed_behind_their_folder_or_by_their_path() {
+        let map = "`crates/weir/src/`: `lib.rs`, `page/id.rs`\n`crates/weir/src/page/` `state.rs`";
+        let paths = ["lib.rs", "page/id.rs", "page/state.rs"].map(|path| format!("crates/weir/src/{path}"));
+        let all = texts(map, &paths.each_ref().map(String::as_str));
+        assert_eq!(files_in_map(&all), Vec::new());
+        let found = files_in_map(&texts(map, &["crates/weir/src/state.rs", "tests/x.c"]));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].what.contains("crates/weir/src/state.rs"));
     }
 
     #[test]
