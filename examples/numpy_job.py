@@ -3,10 +3,9 @@
 
 usage: numpy_job.py [BYTES]     bytes of the int64 array, default 536870912 (0.5 GiB; the peak is 1.5 GiB)
 
-The keys are 22-bit numbers from a multiplicative generator, as keys of a join or of a histogram are: int64 columns whose
-upper bytes are mostly zero. The last line on stdout is a JSON object with times and a checksum that does not depend on
-where the memory was.
-"""
+The keys are 22-bit numbers from a multiplicative generator, as keys of a join or of a histogram are: int64
+columns whose upper bytes are mostly zero. The last line on stdout is a JSON object with times and a checksum
+that does not depend on where the memory was."""
 
 import json
 import sys

@@ -88,8 +88,12 @@ def run(command, prefix=()):
     """Runs a program to its end; (seconds, stdout, stderr, most anonymous memory of a process in bytes)."""
     began = time.monotonic()
     with subprocess.Popen(
-        [*prefix, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        [*prefix, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as child:
         watch = AnonSampler(child.pid)
         watch.start()
@@ -115,8 +119,17 @@ def redis_server(folder, prefix=()):
     path = folder / "redis"
     path.unlink(missing_ok=True)
     command = [
-        "redis-server", "--port", "0", "--unixsocket", str(path), "--dir", str(folder), "--save", "",
-        "--appendonly", "no",
+        "redis-server",
+        "--port",
+        "0",
+        "--unixsocket",
+        str(path),
+        "--dir",
+        str(folder),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
     ]
     with open(folder / "log", "wb") as log:
         child = subprocess.Popen(

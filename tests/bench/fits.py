@@ -29,8 +29,20 @@ def redis(folder, prefix, requests):
     """Requests a second of redis-benchmark, by kind of request."""
     with common.redis_server(folder, prefix) as (path, _):
         command = [
-            "redis-benchmark", "-s", path, "-n", str(requests), "-r", "200000", "-d", "700", "-c", "20",
-            "--csv", "-t", "set,get,lpush,hset",
+            "redis-benchmark",
+            "-s",
+            path,
+            "-n",
+            str(requests),
+            "-r",
+            "200000",
+            "-d",
+            "700",
+            "-c",
+            "20",
+            "--csv",
+            "-t",
+            "set,get,lpush,hset",
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=common.DEADLINE_S, check=True)
     lines = re.findall(r'^"(\w+)[^"]*","([\d.]+)"', done.stdout, re.M)

@@ -107,7 +107,10 @@ def main():
                 for _ in range(options.runs)
             ]
             before, after = (statistics.median(found[0] for found in side) for side in zip(*runs))
-            print(f"cold GETs: {asked}, {(after - before) / asked:.2f} faults each, of the last run {runs[-1][1][1]}")
+            print(
+                f"cold GETs: {asked}, {(after - before) / asked:.2f} faults each, "
+                f"of the last run {runs[-1][1][1]}"
+            )
         except Failed as reason:
             failed.append(str(reason))
     for reason in dict.fromkeys(failed):

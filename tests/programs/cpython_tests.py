@@ -1,9 +1,9 @@
 """CPython's own test suite in a process that holds more memory than its budget: `cpython_tests.py MB ARG...`.
 
-The interpreter alone needs so little that nothing would ever be evicted. So MB mebibytes of known bytes are made
-first, and between the tests a part of them is read again, which pushes the interpreter's own pages out. ARGs are those
-of `python -m test`. No thread is started and nothing else is changed: natively the outcomes are the suite's own.
-"""
+The interpreter alone needs so little that nothing would ever be evicted. So MB mebibytes of known bytes are
+made first, and between the tests a part of them is read again, which pushes the interpreter's own pages out.
+ARGs are those of `python -m test`. No thread is started and nothing else is changed: natively the outcomes
+are the suite's own."""
 
 import os
 import runpy

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Programs under `weir run` with gdb, strace, and another process that reads their memory: what docs/debugging.md says."""
+"""Programs under `weir run` with gdb, strace, and another process that reads their memory: what
+docs/debugging.md says."""
 
 import argparse
 import os
@@ -54,7 +55,14 @@ print(got if got < 0 else list(into) == list(range(1 << 17)), os.strerror(ctypes
 def run(command, folder, **options):
     """A command's output and status; bounded."""
     return subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False, **options
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        **options,
     )
 
 
@@ -67,15 +75,37 @@ def with_gdb(folder, faults):
     """Breakpoints, a page that is out and comes, a change, and the right end."""
     bring = "((int (*)(void *, void *, unsigned long)) memcmp)(array, array, 4096)"
     words = [
-        "set pagination off", "set debuginfod enabled off", f"set exec-wrapper {' '.join(weir(faults))}",
-        "handle SIGBUS SIGSYS nostop noprint pass", "break puts", "run", "up", "print sum", "print array[100]",
-        f"call {bring}", "print array[100]", "print array[101] = 7", "x/2gd &array[100]", "delete", "continue",
+        "set pagination off",
+        "set debuginfod enabled off",
+        f"set exec-wrapper {' '.join(weir(faults))}",
+        "handle SIGBUS SIGSYS nostop noprint pass",
+        "break puts",
+        "run",
+        "up",
+        "print sum",
+        "print array[100]",
+        f"call {bring}",
+        "print array[100]",
+        "print array[101] = 7",
+        "x/2gd &array[100]",
+        "delete",
+        "continue",
     ]
-    ran = run(["gdb", "-q", "-batch", "-nx", *[part for word in words for part in ("-ex", word)], "./program"], folder)
+    ran = run(
+        ["gdb", "-q", "-batch", "-nx", *[part for word in words for part in ("-ex", word)], "./program"],
+        folder,
+    )
     said = ran.stdout + ran.stderr
     expected = [
-        r"hit Breakpoint 1", r"\$1 = 79164830908416", r"Cannot access memory at address 0x[0-9a-f]+", r"\$2 = 0",
-        r"\$3 = 100", r"\$4 = 7", r"0x[0-9a-f]+:\s100\s7", r"sum 79164830908416\nright", r"exited normally",
+        r"hit Breakpoint 1",
+        r"\$1 = 79164830908416",
+        r"Cannot access memory at address 0x[0-9a-f]+",
+        r"\$2 = 0",
+        r"\$3 = 100",
+        r"\$4 = 7",
+        r"0x[0-9a-f]+:\s100\s7",
+        r"sum 79164830908416\nright",
+        r"exited normally",
     ]
     for word in expected:
         assert re.search(word, said), f"gdb did not say {word!r}: {said[-1500:]}"
@@ -84,15 +114,23 @@ def with_gdb(folder, faults):
 def with_strace(folder, faults):
     """The program's output and status, and a trace of its calls."""
     ran = run(["strace", "-f", "-o", "trace", *weir(faults), "./program"], folder)
-    assert (ran.returncode, ran.stdout) == (0, "sum 79164830908416\nright\n"), f"{ran.returncode}: {ran.stdout} {ran.stderr}"
+    assert (ran.returncode, ran.stdout) == (
+        0,
+        "sum 79164830908416\nright\n",
+    ), f"{ran.returncode}: {ran.stdout} {ran.stderr}"
     trace = (folder / "trace").read_text(errors="replace")
     assert "sum 79164830908416" in trace and "+++ exited with 0 +++" in trace, "no trace of the program"
 
 
 def read_by_another(folder, faults):
-    """Memory that is out is read by another process where a thread serves faults, and is EFAULT where none does."""
+    """Memory that is out is read by another process where a thread serves faults, and is EFAULT where none
+    does."""
     with subprocess.Popen(
-        [*weir(faults), "./program", "wait"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*weir(faults), "./program", "wait"],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as child:
         try:
             assert child.stdout.readline() == "sum 79164830908416\n", "no sum"
@@ -108,8 +146,12 @@ def read_by_another(folder, faults):
 
 def main():
     """Runs every check in both modes; the exit status is 0 when all passed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", choices=("inline", "thread"), action="append", help="only this way to serve faults")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--faults", choices=("inline", "thread"), action="append", help="only this way to serve faults"
+    )
     options = parser.parse_args()
     for tool in ("gdb", "strace", "cc"):
         if shutil.which(tool) is None:

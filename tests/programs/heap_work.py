@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Records on CPython's heap, some wanted often and most seldom: `heap_work.py MB VISITS`; prints what was seen, and to stderr how fast.
+"""Records on CPython's heap, some wanted often and most seldom: `heap_work.py MB VISITS`; prints what was
+seen, and to stderr how fast.
 
-Neighbouring records are wanted together, groups of them as often as Zipf's law says (exponent 0.9). A visit reads eight records of
-a group and changes one, so what is printed depends on all that was read and written.
+Neighbouring records are wanted together, groups of them as often as Zipf's law says (exponent 0.9). A visit
+reads eight records of a group and changes one, so what is printed depends on all that was read and written.
 """
 
 import bisect
@@ -18,8 +19,11 @@ RECORD_BYTES = 640
 def record(number, rng):
     """About 600 bytes in CPython."""
     return {
-        "id": number, "name": WORDS[number % 10] + str(rng.randrange(10**6)),
-        "tags": [WORDS[(number * 7 + k) % 10] for k in range(3)], "price": rng.random() * 100, "qty": number % 17,
+        "id": number,
+        "name": WORDS[number % 10] + str(rng.randrange(10**6)),
+        "tags": [WORDS[(number * 7 + k) % 10] for k in range(3)],
+        "price": rng.random() * 100,
+        "qty": number % 17,
     }
 
 

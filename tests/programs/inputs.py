@@ -15,13 +15,16 @@ SEED = 20240229
 def text_lines(folder, amount):
     """`amount` MB of server log in random order: unique keys, repeated phrases (about 3.2:1)."""
     rng = random.Random(SEED)
-    paths = [f"/shop/{kind}/{number}" for kind in ("item", "basket", "search", "account") for number in range(400)]
+    paths = [
+        f"/shop/{kind}/{number}" for kind in ("item", "basket", "search", "account") for number in range(400)
+    ]
     with open(folder / "in", "w", encoding="ascii") as file:
         written = 0
         while written < amount << 20:
             picked = rng.choices(paths, k=10_000)
             block = "".join(
-                f"{rng.getrandbits(32):08x} 2024-02-29T12:{rng.randrange(60):02}:{rng.randrange(60):02}Z INFO frontend: "
+                f"{rng.getrandbits(32):08x} 2024-02-29T12:{rng.randrange(60):02}:{rng.randrange(60):02}Z "
+                "INFO frontend: "
                 f"GET {path} status=200 bytes={len(path) * 37} worker={rng.randrange(16)} cache=miss\n"
                 for path in picked
             )
@@ -43,7 +46,10 @@ def c_function(rng, index):
     body = [f"word f{index}(word a, word b, word *p)\n{{\n  word x = {rng.randrange(1 << 30)}u, y = a ^ b;\n"]
     for step in range(rng.randint(6, 12)):
         c, d = rng.randrange(1, 1 << 16), rng.randrange(3, 60)
-        body.append(f"  for (word i = 0; i < (a & {d}); i++) {{ x += p[i] * {c}u; p[i + {step}] ^= x >> {d % 31}; }}\n")
+        body.append(
+            f"  for (word i = 0; i < (a & {d}); i++) {{ x += p[i] * {c}u; "
+            f"p[i + {step}] ^= x >> {d % 31}; }}\n"
+        )
         body.append(f"  switch (x % {d}) {{\n")
         for case in range(rng.randint(3, 7)):
             body.append(f"  case {case}: y = y * {rng.randrange(1, 1 << 20)}u + x; break;\n")
@@ -79,13 +85,15 @@ PRAGMA integrity_check;
 
 
 def sql_script(folder, amount):
-    """A script for sqlite3 with `amount` thousand sales, a tenth as many items (B-trees of text, about 2:1)."""
+    """A script for sqlite3 with `amount` thousand sales, a tenth as many items (B-trees of text, about
+    2:1)."""
     script = SQL.format(sales=amount * 1000, items=amount * 100)
     (folder / "in").write_text(script, encoding="ascii")
 
 
 def xz_file(folder, amount):
-    """`amount` MB of lines, compressed fast but with the 64 MiB dictionary of xz -9: the input of the way back."""
+    """`amount` MB of lines, compressed fast but with the 64 MiB dictionary of xz -9: the input of the way
+    back."""
     text_lines(folder, amount)
     command = ["xz", "--lzma2=preset=1,dict=64MiB", "--stdout", "--threads=1", folder / "in"]
     with open(folder / "packed", "wb") as packed:
@@ -96,7 +104,17 @@ def xz_file(folder, amount):
 def zstd_file(folder, amount):
     """`amount` MB of lines, compressed with a window as long as the text: the input of the way back."""
     text_lines(folder, amount)
-    command = ["zstd", "-q", "-f", "-6", "--long=27", "--single-thread", folder / "in", "-o", folder / "packed"]
+    command = [
+        "zstd",
+        "-q",
+        "-f",
+        "-6",
+        "--long=27",
+        "--single-thread",
+        folder / "in",
+        "-o",
+        folder / "packed",
+    ]
     subprocess.run(command, check=True)
     (folder / "packed").replace(folder / "in")
 

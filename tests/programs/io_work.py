@@ -1,8 +1,7 @@
 """Input and output on arrays larger than the budget: `io_work.py MB`; prints a line per kind with a SHA-256.
 
-Every kind hands parts of the arrays to the kernel, so that pages that are not in RAM are read and written by it:
-files, vectors, direct I/O, pipes to other programs, sockets, datagrams, and several threads at once.
-"""
+Every kind hands parts of the arrays to the kernel, so that pages that are not in RAM are read and written by
+it: files, vectors, direct I/O, pipes to other programs, sockets, datagrams, and several threads at once."""
 
 import concurrent.futures
 import hashlib

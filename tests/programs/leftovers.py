@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Ends programs under `weir run` the hard way, while their pages move, and looks for anything that is left behind.
+"""Ends programs under `weir run` the hard way, while their pages move, and looks for anything that is left
+behind.
 
-Compared before and after: processes, files (in the folders for temporary ones and in the program's own), shared
-memory, mappings of the system (mounts, swap areas, block devices, modules), cgroups and sysctls. Others may use the
-machine meanwhile: what is new must be new in every one of several tries to count.
-"""
+Compared before and after: processes, files (in the folders for temporary ones and in the program's own),
+shared memory, mappings of the system (mounts, swap areas, block devices, modules), cgroups and sysctls.
+Others may use the machine meanwhile: what is new must be new in every one of several tries to count."""
 
 import argparse
 import os
@@ -25,7 +25,8 @@ TRIES = 3
 WAIT_S = 30
 MARK = "WEIR_LEFTOVERS_MARK"
 
-# Argument: how it ends. Touches four budgets' worth for ever; says so after two rounds, when pages come and go.
+# Argument: how it ends. Touches four budgets' worth for ever; says so after two rounds, when pages come and
+# go.
 PROGRAM = """
 import ctypes, os, sys, threading
 
@@ -92,15 +93,27 @@ def marked_processes(mark):
 def state_of_the_machine(own):
     """Everything that must be as before: a set of lines."""
     found = set()
-    for folder in ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/run/weir", f"/run/user/{os.getuid()}"):
+    for folder in (
+        "/tmp",
+        "/var/tmp",
+        "/dev/shm",
+        "/dev/mqueue",
+        "/run",
+        "/run/weir",
+        f"/run/user/{os.getuid()}",
+    ):
         if os.path.isdir(folder):
             found.update(f"file {folder}/{name}" for name in os.listdir(folder))
     found.update(f"file {path}" for path in own.rglob("*"))
     for name in ("sysvipc/shm", "sysvipc/sem", "sysvipc/msg"):
-        found.update(f"{name} {' '.join(line.split()[:2])}" for line in words_of(pathlib.Path("/proc") / name))
+        found.update(
+            f"{name} {' '.join(line.split()[:2])}" for line in words_of(pathlib.Path("/proc") / name)
+        )
     for name in ("self/mounts", "swaps", "self/cgroup"):
         # The used bytes of a swap area change by themselves.
-        found.update(f"{name} {' '.join(line.split()[:3])}" for line in words_of(pathlib.Path("/proc") / name))
+        found.update(
+            f"{name} {' '.join(line.split()[:3])}" for line in words_of(pathlib.Path("/proc") / name)
+        )
     found.update(f"module {line.split()[0]}" for line in words_of(pathlib.Path("/proc/modules")) if line)
     found.update(f"block device {path.name}" for path in pathlib.Path("/sys/block").glob("*"))
     found.update(f"cgroup {path}" for path, _, _ in os.walk("/sys/fs/cgroup"))
@@ -111,18 +124,34 @@ def state_of_the_machine(own):
 
 
 def changes_after(how, faults):
-    """Runs the program to its end once; what is new or gone afterwards (lines), or an error (AssertionError)."""
+    """Runs the program to its end once; what is new or gone afterwards (lines), or an error
+    (AssertionError)."""
     mark = f"{MARK}={uuid.uuid4()}"
     with tempfile.TemporaryDirectory(prefix="weir-leftovers-") as name:
         own = pathlib.Path(name)
         (own / "program.py").write_text(PROGRAM)
-        folders = {key: name for key in ("TMPDIR", "HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")}
+        folders = {
+            key: name for key in ("TMPDIR", "HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
+        }
         env = {**os.environ, **folders, **dict([mark.split("=")]), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [str(WEIR), "run", "--quiet", "--memory", str(BUDGET), *(["--faults", faults] if faults else []), "--"]
+        command = [
+            str(WEIR),
+            "run",
+            "--quiet",
+            "--memory",
+            str(BUDGET),
+            *(["--faults", faults] if faults else []),
+            "--",
+        ]
         before = state_of_the_machine(own)
         with subprocess.Popen(
-            [*command, sys.executable, str(own / "program.py"), how], cwd=own, env=env, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            [*command, sys.executable, str(own / "program.py"), how],
+            cwd=own,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         ) as child:
             try:
                 end(child, how, mark)
@@ -131,7 +160,9 @@ def changes_after(how, faults):
                     os.killpg(child.pid, signal.SIGKILL)
         left = wait_until_gone(mark)
         after = state_of_the_machine(own)
-    return [f"left: {line}" for line in sorted(left | (after - before))] + [f"gone: {line}" for line in sorted(before - after)]
+    return [f"left: {line}" for line in sorted(left | (after - before))] + [
+        f"gone: {line}" for line in sorted(before - after)
+    ]
 
 
 def end(child, how, mark):
@@ -169,7 +200,8 @@ def check(how, faults):
             return str(reason)
         if not changes:
             return ""
-        # A process is marked as ours, a file in our folder as well: no need to ask again. Names differ between tries.
+        # A process is marked as ours, a file in our folder as well: no need to ask again. Names differ
+        # between tries.
         if any("left: process" in line or "weir" in line.lower() for line in changes):
             return "; ".join(changes[:6])
         seen = changes
@@ -178,9 +210,15 @@ def check(how, faults):
 
 def main():
     """Runs every way to end; the exit status is 0 when all were clean."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", choices=("auto", "inline", "thread"), help="force one of the two ways to serve faults")
-    parser.add_argument("--only", action="append", choices=list(ENDS), help="end programs in this way (may be repeated)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--faults", choices=("auto", "inline", "thread"), help="force one of the two ways to serve faults"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(ENDS), help="end programs in this way (may be repeated)"
+    )
     options = parser.parse_args()
     if not os.access(WEIR, os.X_OK):
         sys.exit(f"leftovers: {WEIR} not found: run `make build` or set WEIR_BIN")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the programs suite as a user without any privilege: `nobody.py ARG...`, the ARGs being those of `run.py`.
+"""Runs the programs suite as a user without any privilege: `nobody.py ARG...`, the ARGs being those of
+`run.py`.
 
-The repository, the build folder and the interpreter of the Python environment may lie where that user cannot look,
-below the home of root for example. So all that the suite runs is copied to a folder that everybody may read, with an
-environment made by an interpreter that everybody may run. It is checked first that the user really has no permission
-for userfaultfd: else the run would prove nothing.
-"""
+The repository, the build folder and the interpreter of the Python environment may lie where that user cannot
+look, below the home of root for example. So all that the suite runs is copied to a folder that everybody may
+read, with an environment made by an interpreter that everybody may run. It is checked first that the user
+really has no permission for userfaultfd: else the run would prove nothing."""
 
 import os
 import pathlib
@@ -48,7 +48,9 @@ def python_for_all():
     for python in dict.fromkeys(os.path.realpath(path) for path in PYTHONS):
         if os.path.exists(python) and as_user([python, "-c", "import venv, ensurepip"]).returncode == 0:
             return python
-    raise run.Broken(f"no Python that {USER} can run (tried {', '.join(PYTHONS)}): install python3 and python3-venv")
+    raise run.Broken(
+        f"no Python that {USER} can run (tried {', '.join(PYTHONS)}): install python3 and python3-venv"
+    )
 
 
 def check_unprivileged(python):
@@ -62,7 +64,8 @@ def check_unprivileged(python):
 
 
 def copy_everything(folder, python):
-    """Weir, the suite and a Python environment, as everybody may use them; returns the variables that name them."""
+    """Weir, the suite and a Python environment, as everybody may use them; returns the variables that name
+    them."""
     shutil.copy2(run.WEIR, folder / "weir")
     shutil.copy2(run.WEIR.with_name(LIBRARY), folder / LIBRARY)
     suite = folder / "tests/programs"

@@ -56,7 +56,8 @@ def matmul(megabytes):
 
 
 def child_digest(array, change):
-    """What a forked child's copy of the array is after it has changed it; the child ends before the parent goes on."""
+    """What a forked child's copy of the array is after it has changed it; the child ends before the parent
+    goes on."""
     into, out = os.pipe()
     child = os.fork()
     if child == 0:
@@ -71,7 +72,8 @@ def child_digest(array, change):
 
 
 def fork(megabytes):
-    """Children rewrite, half rewrite and only read an array that the parent changes between the forks, and after them."""
+    """Children rewrite, half rewrite and only read an array that the parent changes between the forks, and
+    after them."""
     rng = numpy.random.Generator(numpy.random.PCG64(14))
     array = rng.integers(0, 1 << 20, size=(megabytes << 20) // 8, dtype=numpy.int64)
     half = len(array) // 2

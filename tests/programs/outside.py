@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Looks at programs under `weir run` from outside: where their memory lies, what of it a core file holds, and what becomes of Weir's
-descriptors when a program closes them.
+"""Looks at programs under `weir run` from outside: where their memory lies, what of it a core file holds, and
+what becomes of Weir's descriptors when a program closes them.
 
 Each check is a function; what a program must do is in its C text below.
 """
@@ -55,7 +55,8 @@ static void say(void) {
     char line[512], access[8];
     FILE *maps = fopen("/proc/self/maps", "r");
     while (fgets(line, sizeof line, maps))
-        if (sscanf(line, "%lx-%lx %7s", &start, &end, access) == 3 && access[2] == 'x' && start >> 44 >= 3 && start >> 44 <= 4) door = start;
+        if (sscanf(line, "%lx-%lx %7s", &start, &end, access) == 3 && access[2] == 'x'
+            && start >> 44 >= 3 && start >> 44 <= 4) door = start;
     fclose(maps);
     printf("%p %#lx\n", (void *)memory, door);
     fflush(stdout);
@@ -76,12 +77,14 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(what, "steal")) { /* Every number it can have is a file of its own, past libc. */
         syscall(SYS_close_range, 3, ~0U, 0);
-        for (int n = 0; n < 1020; n++) if (syscall(SYS_openat, AT_FDCWD, argv[2], O_RDWR | O_APPEND, 0) < 0) break;
+        for (int n = 0; n < 1020; n++)
+            if (syscall(SYS_openat, AT_FDCWD, argv[2], O_RDWR | O_APPEND, 0) < 0) break;
         _exit(syscall(SYS_getpid) == 0);
     }
     if (!strcmp(what, "closed")) { /* The same, and it goes on. */
         syscall(SYS_close_range, 3, ~0U, 0);
-        for (int n = 0; n < 1020; n++) if (syscall(SYS_openat, AT_FDCWD, argv[2], O_RDWR | O_APPEND, 0) < 0) break;
+        for (int n = 0; n < 1020; n++)
+            if (syscall(SYS_openat, AT_FDCWD, argv[2], O_RDWR | O_APPEND, 0) < 0) break;
         for (;;) pause();
     }
     if (!strcmp(what, "closefrom")) { /* Through libc. */
@@ -91,8 +94,10 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(what, "crash")) {
         char *half = (char *)(((uintptr_t)memory + BYTES / 2) & ~(uintptr_t)(PAGE - 1));
-        for (size_t at = 0; at + PAGE < BYTES; at += PAGE) /* In two pieces: the text of the program is in the core file. */
-            sprintf(memory + at + 300, "%s%s%06zu", memory + at < half ? "PUB" : "SEC", memory + at < half ? "LIC-" : "RET-", at / PAGE);
+        /* In two pieces: the text of the program is in the core file. */
+        for (size_t at = 0; at + PAGE < BYTES; at += PAGE)
+            sprintf(memory + at + 300, "%s%s%06zu", memory + at < half ? "PUB" : "SEC",
+                memory + at < half ? "LIC-" : "RET-", at / PAGE);
         if (madvise(half, BYTES / 2 - PAGE, MADV_DONTDUMP) != 0) return 7;
         check();
         for (size_t at = 0; at < BYTES / 16; at += PAGE) memory[at + 1000] = 1; /* in RAM now */
@@ -119,8 +124,13 @@ class Folder:
         command = [*before, WEIR, "run", *options, "--memory", str(BUDGET), "--faults", self.faults, "--"]
         command += [self.path / "program", *arguments]
         return subprocess.run(
-            [str(word) for word in command], cwd=self.path, env={**os.environ, **(env or {})}, capture_output=True, text=True,
-            timeout=SECONDS, check=False,
+            [str(word) for word in command],
+            cwd=self.path,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
 
     def say(self, *arguments, **keywords):
@@ -160,7 +170,8 @@ def addresses_can_be_fixed(folder):
 
 
 def files_of(folder, status):
-    """Runs a program that takes Weir's numbers for a file of its own: nothing but its own bytes may be in that file."""
+    """Runs a program that takes Weir's numbers for a file of its own: nothing but its own bytes may be in
+    that file."""
     for how, expected in status.items():
         victim = folder.path / f"{how}.data"
         victim.write_text("mine\n")
@@ -172,7 +183,9 @@ def files_of(folder, status):
 
 def nothing_is_written_into_a_file_of_the_programs(folder):
     """Neither the summary nor swapped pages, whether descriptors were closed through libc or past it."""
-    for how, ran in files_of(folder, {"closefrom": (0,), "steal": (0, -signal.SIGKILL), "closed": (-signal.SIGKILL,)}):
+    for how, ran in files_of(
+        folder, {"closefrom": (0,), "steal": (0, -signal.SIGKILL), "closed": (-signal.SIGKILL,)}
+    ):
         if how == "closefrom":
             assert "MiB managed" in ran.stderr, ran.stderr
         if how == "closed":
@@ -204,7 +217,8 @@ def core_of(folder, *arguments):
 
 
 def memory_in(head):
-    """Offset and length of each piece of memory in a core file, from its program headers. (Its notes have the registers of all threads.)"""
+    """Offset and length of each piece of memory in a core file, from its program headers. (Its notes have the
+    registers of all threads.)"""
     (table,), (count,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<H", head, 56)
     for at in range(table, table + count * 56, 56):
         kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", head, at)
@@ -234,8 +248,12 @@ CHECKS = [
 
 def main():
     """Runs every check in both modes; the exit status is 0 when all were fine."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", action="append", choices=("inline", "thread"), help="one of the two ways to serve faults")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--faults", action="append", choices=("inline", "thread"), help="one of the two ways to serve faults"
+    )
     parser.add_argument("--only", action="append", help="checks whose name contains this (may be repeated)")
     options = parser.parse_args()
     if not os.access(WEIR, os.X_OK):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Who serves the malloc family under `weir run`: an allocator of the program's own gets every call, else Weir does.
+"""Who serves the malloc family under `weir run`: an allocator of the program's own gets every call, else Weir
+does.
 
-The allocator is one of this test's: it marks its blocks and ends the process at a block that has no mark. Each case
-is a program that calls the whole family, once natively and once under Weir: both must print the same.
-"""
+The allocator is one of this test's: it marks its blocks and ends the process at a block that has no mark.
+Each case is a program that calls the whole family, once natively and once under Weir: both must print the
+same."""
 
 import os
 import pathlib
@@ -136,7 +137,13 @@ def compiled(folder):
 def run(folder, words, env):
     """Status, output and complaints of a program that ends in bounded time."""
     done = subprocess.run(
-        words, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        words,
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -25,7 +25,8 @@ def prctl(option):
 
 
 def take_charge():
-    """From now on orphans below this process are its children, and SIGTERM lets it clean up as Ctrl-C does."""
+    """From now on orphans below this process are its children, and SIGTERM lets it clean up as Ctrl-C
+    does."""
     prctl(PR_SET_CHILD_SUBREAPER)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 

@@ -80,7 +80,8 @@ class Way:
         return ["setpriv", *ids, *caps, "env", "--"]
 
     def weir(self, budget, stats, options=("--swap", "none")):
-        """What stands before a program that runs within `budget` bytes and leaves statistics in files `stats`."""
+        """What stands before a program that runs within `budget` bytes and leaves statistics in files
+        `stats`."""
         prefix = ["env", f"WEIR_PAGER={self.pager}"] if self.pager else []
         prefix += [str(WEIR), "run", "--quiet", "--memory", str(budget), "--stats", str(stats)]
         prefix += ["--faults", self.faults] if self.faults else []
@@ -160,7 +161,9 @@ class Program:
             if not (VENV / "bin/python").exists():
                 raise Broken(f"no Python environment at {VENV}: run `make venv`")
             if subprocess.run(python, capture_output=True, check=False).returncode != 0:
-                raise Broken(f"the Python of {VENV} does not start: make that environment with one that all may run")
+                raise Broken(
+                    f"the Python of {VENV} does not start: make that environment with one that all may run"
+                )
 
     def environment(self):
         """The variables of everything that is run for this program."""
@@ -174,8 +177,12 @@ class Program:
     def values_of_runs(self):
         """What fills in the commands, once per run."""
         fixed = {
-            "in": str(self.folder / "in"), "out": str(self.folder / "out"), "tmp": str(self.folder),
-            "venv": str(VENV / "bin/python"), "root": str(ROOT), **self.values,
+            "in": str(self.folder / "in"),
+            "out": str(self.folder / "out"),
+            "tmp": str(self.folder),
+            "venv": str(VENV / "bin/python"),
+            "root": str(ROOT),
+            **self.values,
         }
         if "needs_python" in self.row:
             fixed["testpython"] = test_python(tuple(self.row["needs_python"]), self.way.native(), self.folder)
@@ -200,8 +207,14 @@ class Program:
         for template in self.row.get("prepare", []):
             command = [*self.way.native(), *filled(template, next(self.values_of_runs()))]
             done = subprocess.run(
-                command, cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=self.timeout_s, check=False,
+                command,
+                cwd=self.folder,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=self.timeout_s,
+                check=False,
             )
             if done.returncode != 0:
                 said, packages = done.stderr.strip()[-300:], self.row.get("packages", "none")
@@ -209,7 +222,9 @@ class Program:
 
     def judge_text(self):
         """Raises Wrong when something forbidden was printed, or something required was not."""
-        texts = {stream: (self.folder / stream).read_text(errors="replace") for stream in ("stdout", "stderr")}
+        texts = {
+            stream: (self.folder / stream).read_text(errors="replace") for stream in ("stdout", "stderr")
+        }
         for pattern in self.row.get("require", []):
             printed = sum(len(re.findall(pattern, text)) for text in texts.values())
             if printed != len(self.runs):
@@ -236,7 +251,8 @@ def filled(template, table):
 
 
 def test_python(modules, prefix, folder):
-    """A Python interpreter that has the given modules of its own test suite, as `prefix` and `folder` will have it run.
+    """A Python interpreter that has the given modules of its own test suite, as `prefix` and `folder` will
+    have it run.
 
     Some of the modules write a file when they are imported.
     """
@@ -246,7 +262,9 @@ def test_python(modules, prefix, folder):
     for candidate in candidates:
         try:
             command = [*prefix, candidate, "-c", code]
-            found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+            found = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            )
         except OSError:
             continue
         if found.returncode == 0:
@@ -268,8 +286,14 @@ def run_one(program, command, client, prefix, budget):
     with open(folder / ("log" if client else "stdout"), "ab") as out, open(folder / "stderr", "ab") as err:
         began = time.monotonic()
         child = subprocess.Popen(
-            prefix + command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            start_new_session=True, preexec_fn=processes.without_huge_pages if budget is None else None,
+            prefix + command,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=processes.without_huge_pages if budget is None else None,
         )
         slack = ANON_SLACK_BYTES + size(program.row.get("outside", "0"))
         samplers = [AnonSampler(child.pid, budget, slack)]
@@ -295,8 +319,13 @@ def serve(program, server, client, env, deadline):
     """Runs a server's client to its end, then has the server end; the first status that is not 0, or 0."""
     with open(program.folder / "stdout", "ab") as out, open(program.folder / "stderr", "ab") as err:
         asking = subprocess.Popen(
-            program.way.native() + client, cwd=program.folder, env=env, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=err, start_new_session=True,
+            program.way.native() + client,
+            cwd=program.folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
     try:
         # A server that has died need not be waited for: its client would ask for it in vain.
@@ -374,7 +403,9 @@ def judge(program, row, conflicts, native, mark):
         raise Wrong(f"listed as conflict but the same: {', '.join(stale)}")
     found, stats = row["sampler"], row["stats"]
     if stats.get("weir_peak_resident_bytes", 0) > row["budget"]:
-        raise Wrong(f"own count above the budget of {row['budget']} bytes: {stats['weir_peak_resident_bytes']}")
+        raise Wrong(
+            f"own count above the budget of {row['budget']} bytes: {stats['weir_peak_resident_bytes']}"
+        )
     if found["overshoots"]:
         raise Wrong(f"{found['overshoots']} sample(s) above the budget, at most {human(found['max_bytes'])}")
     if found["anon_overshoots"]:
@@ -392,12 +423,22 @@ def judge(program, row, conflicts, native, mark):
     if sum(stats.get(key, 0) for key in ("zswpin", "pswpin", "pgmajfault")) == 0:
         raise Wrong("no page ever came back from a tier: the budget did not bind")
     if program.row.get("must_swap", False) and not (stats.get("pswpout") and stats.get("pswpin")):
-        raise Wrong(f"swap file: {stats.get('pswpout', 0)} pages written, {stats.get('pswpin', 0)} read: it was not needed")
+        raise Wrong(
+            f"swap file: {stats.get('pswpout', 0)} pages written, {stats.get('pswpin', 0)} read: "
+            "it was not needed"
+        )
 
 
 def check(program, options, conflicts):
     """Runs one program; returns the row of the table (a dict) with `result` ok, broken or wrong."""
-    row = {"program": program.name, "native_s": None, "weir_s": None, "peak": None, "budget": None, "reason": ""}
+    row = {
+        "program": program.name,
+        "native_s": None,
+        "weir_s": None,
+        "peak": None,
+        "budget": None,
+        "reason": "",
+    }
     try:
         program.check_needs()
         program.make_input()
@@ -439,7 +480,8 @@ def table_line(row):
     found, stats = row.get("sampler") or {}, row.get("stats") or {}
     ratio = f"{row['peak'] / row['budget']:.2f}" if row["budget"] else "-"
     line = (
-        f"{row['program']:<24} {seconds(row['native_s']):>8} {seconds(row['weir_s']):>8} {human(row['peak']):>8} "
+        f"{row['program']:<24} {seconds(row['native_s']):>8} {seconds(row['weir_s']):>8} "
+        f"{human(row['peak']):>8} "
         f"{human(row['budget']):>8} {ratio:>5} {human(found.get('max_bytes')):>8} "
         f"{human(found.get('max_anon_bytes')):>8} {found.get('samples', '-'):>7} "
         f"{stats.get('pgfault', '-'):>8}  {row['result']}"
@@ -449,12 +491,18 @@ def table_line(row):
 
 def arguments():
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="run this program (may be repeated)")
     parser.add_argument("--scale", choices=("small", "full"), default="small")
     parser.add_argument("--pager", choices=("move", "copy"), help="force one of the two ways to move pages")
-    parser.add_argument("--faults", choices=("auto", "inline", "thread"), help="force one of the two ways to serve faults")
-    parser.add_argument("--user", type=user_id, metavar="NAME|UID", help="run everything as this user, without capabilities")
+    parser.add_argument(
+        "--faults", choices=("auto", "inline", "thread"), help="force one of the two ways to serve faults"
+    )
+    parser.add_argument(
+        "--user", type=user_id, metavar="NAME|UID", help="run everything as this user, without capabilities"
+    )
     parser.add_argument("--native-only", action="store_true", help="run natively twice and compare")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--exact", action="store_true", help="stop the program for every reading of its RAM")

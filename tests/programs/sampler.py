@@ -126,7 +126,12 @@ class Sampler(threading.Thread):
 
     def __init__(self, root, budget_bytes, may_stop=True, exact_every=EXACT_EVERY):
         super().__init__(daemon=True)
-        self.root, self.budget_bytes, self.may_stop, self.exact_every = root, budget_bytes, may_stop, exact_every
+        self.root, self.budget_bytes, self.may_stop, self.exact_every = (
+            root,
+            budget_bytes,
+            may_stop,
+            exact_every,
+        )
         self.samples = self.exact_samples = self.overshoots = self.refuted = self.unchecked = 0
         # max_bytes leaves out plain readings that an exact one refuted; max_plain_bytes has them.
         self.max_bytes = self.max_exact_bytes = self.max_plain_bytes = self.max_tree_bytes = 0
@@ -163,7 +168,8 @@ class Sampler(threading.Thread):
         return pss
 
     def lowest_of_several(self, pid, rss):
-        """The least of this reading and of others that follow it at once, in bytes; 0 when the process ended."""
+        """The least of this reading and of others that follow it at once, in bytes; 0 when the process
+        ended."""
         for _ in range(PLAIN_TRIES - 1):
             text = read_smaps(pid)
             rss = min(rss, weir_bytes(text)[0] if text else 0)

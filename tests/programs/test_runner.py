@@ -44,7 +44,7 @@ HOLDER = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 size = 24 << 20
 start = libc.mmap(int(sys.argv[1], 16), size, 3, 0x22 | 0x100000, -1, 0)
 assert start == int(sys.argv[1], 16), start
@@ -77,7 +77,8 @@ while [ "$1" != -- ]; do
     shift
 done
 shift
-printf 'pgfault 10\\nzswpin {back}\\nweir_peak_resident_bytes {resident}\\nweir_peak_managed_bytes 50000000\\n' > "$stats"
+printf 'pgfault 10\\nzswpin {back}\\nweir_peak_resident_bytes {resident}\\n' > "$stats"
+printf 'weir_peak_managed_bytes 50000000\\n' >> "$stats"
 {before}
 {run}
 status=$?
@@ -89,8 +90,13 @@ exit $status
 def row(**changes):
     """A row of the table whose program prints one line."""
     base = {
-        "name": "echo", "command": ["sh", "-c", "echo answer; {more}"], "compare": "stdout", "fraction": "1/2",
-        "min_budget": "1M", "must_fault": False, "small": {"timeout_s": 5, "more": "true"},
+        "name": "echo",
+        "command": ["sh", "-c", "echo answer; {more}"],
+        "compare": "stdout",
+        "fraction": "1/2",
+        "min_budget": "1M",
+        "must_fault": False,
+        "small": {"timeout_s": 5, "more": "true"},
     }
     return base | changes
 
@@ -235,7 +241,8 @@ class Servers(unittest.TestCase):
             command=[sys.executable, "{tmp}/server", "{tmp}/here"],
             prepare=[["cp", str(self.script(server)), "{tmp}/server"]],
             client=["sh", "-c", f"{self.WAIT} mv {{tmp}}/here.child {self.note}; rm {{tmp}}/here; {client}"],
-            small={"timeout_s": timeout_s, "more": ""}, stop="TERM",
+            small={"timeout_s": timeout_s, "more": ""},
+            stop="TERM",
         )
         given = {key: value for key, value in (table_row | changes).items() if value is not None}
         return self.judge(given, command='exec "$@"')
@@ -301,7 +308,8 @@ class Servers(unittest.TestCase):
         )
         server = self.script(SERVER)
         table_row = row(
-            command=[sys.executable, str(server), "{tmp}/here"], client=["sleep", "60"],
+            command=[sys.executable, str(server), "{tmp}/here"],
+            client=["sleep", "60"],
             small={"timeout_s": 50, "more": ""},
         )
         command = [sys.executable, "-c", code, json.dumps(table_row), self.folder.name]
@@ -404,7 +412,12 @@ class Nobody(unittest.TestCase):
         self.assertIn("by the device", str(caught.exception))
 
     def test_permission_of_the_asking_process_is_found(self):
-        command = [sys.executable, "-c", nobody.ASK.replace("O_RDWR", "O_RDONLY").replace("/dev/userfaultfd", "/dev/null"), "-1"]
+        command = [
+            sys.executable,
+            "-c",
+            nobody.ASK.replace("O_RDWR", "O_RDONLY").replace("/dev/userfaultfd", "/dev/null"),
+            "-1",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr.split(":")[0]), (1, "by the device"))
 
@@ -521,7 +534,8 @@ class Comparing(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "out"
             report.write_text(
-                '<testsuites><testsuite><testcase name="a"/><testcase classname="c" name="b"><failure/></testcase>'
+                '<testsuites><testsuite><testcase name="a"/>'
+                '<testcase classname="c" name="b"><failure/></testcase>'
                 '<testcase name="at 0x7f00aabbcc"><skipped/></testcase></testsuite></testsuites>'
             )
             self.assertEqual(compare.junit_outcomes(report), ["a passed", "at 0x- skipped", "c.b failure"])

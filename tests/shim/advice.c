@@ -1,6 +1,8 @@
-/* Advice about the order of use: every byte stays, and where pages go out an access brings its page alone, or its neighbours too.
+/* Advice about the order of use: every byte stays, and where pages go out an access brings its page alone, or
+ * its neighbours too.
  *
- * What an access brings is seen by mincore. Where nothing goes out (natively) nothing comes, which holds as well. */
+ * What an access brings is seen by mincore. Where nothing goes out (natively) nothing comes, which holds as
+ * well. */
 #include "check.h"
 
 #define BYTES (96 * MIB)
@@ -64,7 +66,8 @@ static void random_brings_one_page_and_no_order_changes_bytes(void) {
     CHECK(random.around == 0, "random: %zu pages around %zu", random.around, random.touched);
     push_out(start);
     size_t each = missed(start, 1);
-    /* How many pages come ahead of need depends on the room that there is, so on the machine: the simulated engine's tests count them. */
+    /* How many pages come ahead of need depends on the room that there is, so on the machine: the simulated
+     * engine's tests count them. */
     static const int ORDERS[] = {MADV_SEQUENTIAL, MADV_NORMAL};
     for (size_t i = 0; i < 2; i++) {
         CHECK(madvise(start, BYTES, ORDERS[i]) == 0, "madvise %d", ORDERS[i]);
@@ -72,7 +75,8 @@ static void random_brings_one_page_and_no_order_changes_bytes(void) {
         missed(start, 1);
     }
     if (getenv("WEIR_MEMORY"))
-        CHECK(random.touched > VISITS / 4 && each > WALK / 2, "pages were out: %zu of %d, %zu of %d", random.touched, VISITS, each, WALK);
+        CHECK(random.touched > VISITS / 4 && each > WALK / 2, "pages were out: %zu of %d, %zu of %d",
+            random.touched, VISITS, each, WALK);
     check_filled(start, BYTES, 1, "after all advice");
     CHECK(munmap(start, BYTES) == 0, "munmap");
 }
@@ -83,9 +87,11 @@ static void bytes_stay_in_every_order(void) {
     fill(start, BYTES, 2);
     for (size_t a = 0; a < 3; a++) {
         /* A part of it, cut within blocks; the rest is as it was. */
-        CHECK(posix_madvise(start + 3 * PAGE, BYTES - 70 * PAGE, ADVICE[a]) == 0, "posix_madvise %d", ADVICE[a]);
+        CHECK(posix_madvise(start + 3 * PAGE, BYTES - 70 * PAGE, ADVICE[a]) == 0, "posix_madvise %d",
+            ADVICE[a]);
         check_filled(start, BYTES, 2, "forwards");
-        for (size_t page = PAGES; page-- > 0;) CHECK(page_is(start + page * PAGE, 2 + page), "backwards: page %zu", page);
+        for (size_t page = PAGES; page-- > 0;)
+            CHECK(page_is(start + page * PAGE, 2 + page), "backwards: page %zu", page);
         for (size_t i = 0; i < PAGES; i += 3) {
             size_t page = i * 4099 % PAGES;
             CHECK(page_is(start + page * PAGE, 2 + page), "in no order: page %zu", page);
@@ -120,7 +126,8 @@ static void paged_out_parts_and_wanted_ones_keep_their_bytes(void) {
     fill(start, BYTES, 4);
     /* Parts of blocks go out; all of it, more than fits, is said to be needed. */
     for (size_t page = 0; page + 24 <= PAGES; page += 40)
-        CHECK(madvise(start + page * PAGE, 24 * PAGE, MADV_PAGEOUT) == 0 || errno == EINVAL, "MADV_PAGEOUT of page %zu", page);
+        CHECK(madvise(start + page * PAGE, 24 * PAGE, MADV_PAGEOUT) == 0 || errno == EINVAL,
+            "MADV_PAGEOUT of page %zu", page);
     CHECK(madvise(start, BYTES, MADV_WILLNEED) == 0, "MADV_WILLNEED");
     check_filled(start, BYTES, 4, "all of it");
     CHECK(munmap(start, BYTES) == 0, "munmap");

@@ -1,4 +1,5 @@
-/* System calls whose buffers lie in pages that were pushed out: the kernel reads and writes the right bytes. */
+/* System calls whose buffers lie in pages that were pushed out: the kernel reads and writes the right
+ * bytes. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -63,9 +64,12 @@ static void unaligned_pread_touches_only_its_range(void) {
         char *at = into + page_number * PAGE - 50;
         CHECK(pread(file, at, 100, 10) == 100, "pread across pages %zu", page_number);
         for (size_t i = 0; i < 100; i++) CHECK(at[i] == 0x5a, "byte %zu at page %zu", i, page_number);
-        uint64_t before = page_word(2 + page_number - 1, PAGE / 8 - 8), behind = page_word(2 + page_number, 7);
-        CHECK(memcmp(into + page_number * PAGE - 64, &before, 8) == 0, "word before the range at page %zu", page_number);
-        CHECK(memcmp(into + page_number * PAGE + 56, &behind, 8) == 0, "word behind the range at page %zu", page_number);
+        uint64_t before = page_word(2 + page_number - 1, PAGE / 8 - 8),
+            behind = page_word(2 + page_number, 7);
+        CHECK(memcmp(into + page_number * PAGE - 64, &before, 8) == 0, "word before the range at page %zu",
+            page_number);
+        CHECK(memcmp(into + page_number * PAGE + 56, &behind, 8) == 0, "word behind the range at page %zu",
+            page_number);
     }
     CHECK(close(file) == 0 && munmap(into, BYTES) == 0, "munmap");
 }

@@ -1,7 +1,8 @@
 /* Shared by the shim's C programs: checks, page contents, and a way to survive a fault.
  *
- * Each program runs natively and under a budget far below what it touches; it must behave the same in both, so
- * nothing here knows about Weir. Page contents compress about 10:1: what does not fit the budget fits its pool. */
+ * Each program runs natively and under a budget far below what it touches; it must behave the same in both,
+ * so nothing here knows about Weir. Page contents compress about 10:1: what does not fit the budget fits its
+ * pool. */
 #ifndef WEIR_SHIM_CHECK_H
 #define WEIR_SHIM_CHECK_H
 
@@ -50,7 +51,9 @@ static inline uint64_t mix(uint64_t x) {
 }
 
 /* The word at index `i` of the page with contents `seed`: every 16th differs, the others repeat. */
-static inline uint64_t page_word(uint64_t seed, size_t i) { return i % 16 ? seed * 0x0101010101u + 7 : mix(seed * 512 + i); }
+static inline uint64_t page_word(uint64_t seed, size_t i) {
+    return i % 16 ? seed * 0x0101010101u + 7 : mix(seed * 512 + i);
+}
 
 static inline void fill_page(void *page, uint64_t seed) {
     uint64_t *words = page;
@@ -78,7 +81,8 @@ static inline void fill(void *start, size_t bytes, uint64_t seed) {
 
 static inline void check_filled(const void *start, size_t bytes, uint64_t seed, const char *what) {
     for (size_t n = 0; n < bytes / PAGE; n++)
-        CHECK(page_is((const char *)start + n * PAGE, seed + n), "%s: page %zu of %zu has other bytes", what, n, bytes / PAGE);
+        CHECK(page_is((const char *)start + n * PAGE, seed + n), "%s: page %zu of %zu has other bytes", what,
+            n, bytes / PAGE);
 }
 
 static inline void check_zero(const void *start, size_t bytes, const char *what) {
@@ -132,7 +136,8 @@ static inline void check_child(pid_t pid, const char *what) {
     do {
         got = waitpid(pid, &status, 0);
     } while (got < 0 && errno == EINTR);
-    CHECK(got == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: child's wait status %#x", what, (unsigned)status);
+    CHECK(got == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: child's wait status %#x", what,
+        (unsigned)status);
 }
 
 #endif

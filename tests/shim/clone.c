@@ -1,5 +1,6 @@
-/* Processes with a copy of the memory that are not made by fork: clone without CLONE_VM through libc, and fork, clone and clone3
- * by system calls. Sandboxes and container tools start so. What the child does to its copy is not its parent's. */
+/* Processes with a copy of the memory that are not made by fork: clone without CLONE_VM through libc, and
+ * fork, clone and clone3 by system calls. Sandboxes and container tools start so. What the child does to its
+ * copy is not its parent's. */
 #include "check.h"
 #include <linux/sched.h>
 #include <sched.h>
@@ -19,7 +20,8 @@ static void fill_all(void) {
     for (int i = 0; i < 64; i++) {
         blocks[i] = malloc(MIB / 2);
         CHECK(blocks[i], "malloc");
-        for (size_t p = 0; p < MIB / 2 / PAGE; p++) fill_page((char *)blocks[i] + p * PAGE, 100000 + i * 1000 + p);
+        for (size_t p = 0; p < MIB / 2 / PAGE; p++)
+            fill_page((char *)blocks[i] + p * PAGE, 100000 + i * 1000 + p);
     }
 }
 
@@ -60,8 +62,10 @@ static void expect(pid_t child, int wanted) {
 }
 
 static void clone_with_a_copy_runs_on_its_stack(void) {
-    char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-    for (int i = 0; i < CHILDREN; i++) expect(clone(work_on_the_copy, stack + STACK_BYTES, SIGCHLD, NULL), 42);
+    char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1,
+        0);
+    for (int i = 0; i < CHILDREN; i++)
+        expect(clone(work_on_the_copy, stack + STACK_BYTES, SIGCHLD, NULL), 42);
     munmap(stack, STACK_BYTES);
 }
 
@@ -104,7 +108,8 @@ static void by_system_calls(void) {
 static void by_an_instruction_of_its_own(void) {
     for (int i = 0; i < CHILDREN; i++) {
         long child;
-        __asm__ volatile("syscall" : "=a"(child) : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0) : "rcx", "r11", "memory");
+        __asm__ volatile("syscall" : "=a"(child) : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0) : "rcx",
+            "r11", "memory");
         if (child == 0) {
             work_on_the_copy(NULL);
             syscall(SYS_exit_group, 0);

@@ -1,5 +1,5 @@
-/* Programs close descriptors that they did not open, count on low numbers, and have few. Their memory works on, and every file is what
- * they opened. */
+/* Programs close descriptors that they did not open, count on low numbers, and have few. Their memory works
+ * on, and every file is what they opened. */
 #include "check.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Dispositions that change while something is under way: signals of other threads, children that share memory or were
- * forked before there was much of it. */
+/* Dispositions that change while something is under way: signals of other threads, children that share memory
+ * or were forked before there was much of it. */
 #include "handlers.h"
 
 static volatile sig_atomic_t caught;
@@ -17,7 +17,9 @@ static void plain(int number) {
     caught++;
 }
 
-static void set_simple(int number, void (*handler)(int)) { CHECK(signal(number, handler) != SIG_ERR, "signal"); }
+static void set_simple(int number, void (*handler)(int)) {
+    CHECK(signal(number, handler) != SIG_ERR, "signal");
+}
 
 /* Before anything large was asked for: it has signals and, later, memory of its own. */
 static void signals_of_a_small_process(void) {
@@ -79,11 +81,13 @@ static void *change_all_the_time(void *arg) {
 static void threads_that_set_one_signal_leave_what_was_set_last(void) {
     pthread_t threads[2];
     set_handler(SIGUSR2, count, 0);
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, change_all_the_time, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, change_all_the_time, NULL) == 0, "pthread_create");
     for (int i = 0; i < 20000; i++) {
         struct sigaction action;
         CHECK(sigaction(SIGUSR2, NULL, &action) == 0, "sigaction");
-        CHECK(action.sa_handler == SIG_IGN || action.sa_sigaction == count, "handler %p", (void *)action.sa_handler);
+        CHECK(action.sa_handler == SIG_IGN || action.sa_sigaction == count, "handler %p",
+            (void *)action.sa_handler);
         CHECK(raise(SIGUSR2) == 0, "raise");
     }
     for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
@@ -120,7 +124,8 @@ static void a_vfork_child_that_resets_all_signals_has_its_memory(void) {
     }
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0, "pthread_sigmask");
     caught = 0;
-    CHECK(raise(SIGBUS) == 0 && raise(SIGUSR1) == 0 && caught == 2, "%d signals: the child took the handlers", (int)caught);
+    CHECK(raise(SIGBUS) == 0 && raise(SIGUSR1) == 0 && caught == 2, "%d signals: the child took the handlers",
+        (int)caught);
     walk();
     set_default(SIGBUS);
     set_default(SIGUSR1);
@@ -131,12 +136,15 @@ static void handlers_set_after_siginterrupt_interrupt(void) {
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     CHECK(siginterrupt(SIGUSR1, 1) == 0, "siginterrupt");
     set_simple(SIGUSR1, plain);
-    CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && !(action.sa_flags & SA_RESTART), "flags %#x", (unsigned)action.sa_flags);
+    CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && !(action.sa_flags & SA_RESTART), "flags %#x",
+        (unsigned)action.sa_flags);
     CHECK(siginterrupt(SIGUSR1, 0) == 0, "siginterrupt");
-    CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_flags & SA_RESTART, "flags %#x", (unsigned)action.sa_flags);
+    CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_flags & SA_RESTART, "flags %#x",
+        (unsigned)action.sa_flags);
     CHECK(action.sa_handler == plain, "handler");
     set_simple(SIGUSR1, plain);
-    CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_flags & SA_RESTART, "flags %#x", (unsigned)action.sa_flags);
+    CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_flags & SA_RESTART, "flags %#x",
+        (unsigned)action.sa_flags);
     set_default(SIGUSR1);
 }
 

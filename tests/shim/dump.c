@@ -1,5 +1,5 @@
-/* What is excluded from core files is excluded, what is locked is locked, and both go with the memory; a core file is about as large as
- * what the program has mapped. Read from the kernel's own list of mappings. */
+/* What is excluded from core files is excluded, what is locked is locked, and both go with the memory; a core
+ * file is about as large as what the program has mapped. Read from the kernel's own list of mappings. */
 #include "check.h"
 
 #include <sys/resource.h>
@@ -16,7 +16,8 @@ static int has_flag(const void *address, const char *flag) {
     int inside = 0, found = -1;
     while (fgets(line, sizeof line, file)) {
         unsigned long start, end;
-        if (sscanf(line, "%lx-%lx ", &start, &end) == 2) inside = (uintptr_t)address >= start && (uintptr_t)address < end;
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            inside = (uintptr_t)address >= start && (uintptr_t)address < end;
         if (inside && strncmp(line, "VmFlags:", 8) == 0) found = strstr(line, flag) != NULL;
     }
     fclose(file);
@@ -146,7 +147,8 @@ static void locks_go_with_memory_that_moves_and_end_with_it(void) {
     check_flag(moved, 2 * MIB, " lo", 1, "moved");
     churn();
     check_filled(moved, 2 * MIB, 50000, "moved");
-    CHECK(mprotect(moved, MIB, PROT_READ) == 0 && mprotect(moved, MIB, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    CHECK(mprotect(moved, MIB, PROT_READ) == 0 && mprotect(moved, MIB, PROT_READ | PROT_WRITE) == 0,
+        "mprotect");
     CHECK(munmap(moved, MIB) == 0, "munmap of a part");
     check_filled(moved + MIB, MIB, 50000 + MIB / PAGE, "the rest");
     CHECK(munmap(moved + MIB, 2 * MIB) == 0, "munmap");
@@ -167,7 +169,8 @@ static void the_limit_of_locked_memory_holds(void) {
     if (child == 0) {
         struct rlimit limit = {MIB, MIB};
         CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit");
-        if (geteuid() == 0) CHECK(setresuid(65534, 65534, 65534) == 0, "setresuid"); /* the right to lock more */
+        if (geteuid() == 0)
+            CHECK(setresuid(65534, 65534, 65534) == 0, "setresuid"); /* the right to lock more */
         errno = 0;
         CHECK(mlock(memory, 4 * MIB) == -1 && errno == ENOMEM, "mlock beyond the limit");
         CHECK(mlock(memory + MIB, MIB / 2) == 0, "mlock below it");

@@ -1,4 +1,5 @@
-/* Programs that start programs: exec in a child, vfork, posix_spawn, popen, system; the parent keeps its bytes. */
+/* Programs that start programs: exec in a child, vfork, posix_spawn, popen, system; the parent keeps its
+ * bytes. */
 #include "check.h"
 
 #include <spawn.h>

@@ -88,7 +88,8 @@ static void grandchildren_see_their_parents_bytes(void) {
         pid_t grandchild = fork();
         if (grandchild == 0) {
             check_filled(start, BYTES / 4, 100000, "grandchild: its parent's part");
-            check_filled(start + BYTES / 4, BYTES * 3 / 4, 4 + BYTES / 4 / PAGE, "grandchild: its grandparent's part");
+            check_filled(start + BYTES / 4, BYTES * 3 / 4, 4 + BYTES / 4 / PAGE,
+                "grandchild: its grandparent's part");
             fill(start, BYTES, 200000);
             _exit(0);
         }

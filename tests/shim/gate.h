@@ -1,5 +1,5 @@
-/* For the programs that pass memory to system calls while it is out: places that can be pushed out, and calls that do so
- * between the making of their arguments and the call itself. */
+/* For the programs that pass memory to system calls while it is out: places that can be pushed out, and calls
+ * that do so between the making of their arguments and the call itself. */
 #ifndef WEIR_SHIM_GATE_H
 #define WEIR_SHIM_GATE_H
 
@@ -25,7 +25,8 @@ static char *block[PLACES];
 static inline char *place(int n) { return (char *)(((uintptr_t)block[n] + MIB / 2) & ~(MIB / 2 - 1)); }
 
 static inline void evict(void) {
-    for (int n = 0; n < PLACES; n++) CHECK(madvise(place(n), MIB, MADV_PAGEOUT) == 0 || errno == EINVAL, "madvise");
+    for (int n = 0; n < PLACES; n++)
+        CHECK(madvise(place(n), MIB, MADV_PAGEOUT) == 0 || errno == EINVAL, "madvise");
 }
 
 static inline uint64_t sum(const void *bytes, size_t count) {

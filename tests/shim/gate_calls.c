@@ -1,4 +1,5 @@
-/* System calls on files and sockets whose buffers, structures, tables and strings lie in pages that were pushed out. */
+/* System calls on files and sockets whose buffers, structures, tables and strings lie in pages that were
+ * pushed out. */
 #include "gate.h"
 
 #include <arpa/inet.h>
@@ -131,7 +132,8 @@ static void files_by_name(void) {
     TRY("file_getattr", FILE_GETATTR, AT_FDCWD, text(0, "gate-name"), object(10, 24), 24, 0);
     CALL(mknod, text(5, "gate-fifo"), S_IFIFO | 0600, 0);
     CALL(mknodat, AT_FDCWD, text(7, "gate-fifo2"), S_IFIFO | 0600, 0);
-    const char *left[] = {"gate-name", "gate-symlink2", "gate-symlink3", "gate-link3", "gate-link4", "gate-fifo", "gate-fifo2"};
+    const char *left[] = {"gate-name", "gate-symlink2", "gate-symlink3", "gate-link3", "gate-link4",
+        "gate-fifo", "gate-fifo2"};
     for (size_t i = 0; i < sizeof left / sizeof *left; i++) CALL(unlinkat, AT_FDCWD, text(i, left[i]), 0);
     CHECK(close(file) == 0, "close");
 }
@@ -191,7 +193,8 @@ static void attributes(void) {
         struct { uint64_t value; uint32_t size, flags; } arguments = {(uint64_t)object(2, 40), 40, 0};
         TRY("getxattrat", GETXATTRAT, AT_FDCWD, text(0, "gate-xattr"), 0, name, &arguments, 16);
         arguments.size = 4;
-        TRY("setxattrat", SETXATTRAT, AT_FDCWD, text(0, "gate-xattr"), 0, name, memcpy(object(4, 16), &arguments, 16), 16);
+        TRY("setxattrat", SETXATTRAT, AT_FDCWD, text(0, "gate-xattr"), 0, name,
+            memcpy(object(4, 16), &arguments, 16), 16);
         CALL(removexattr, text(0, "gate-xattr"), text(1, "user.more"));
         CALL(fremovexattr, file, text(1, "user.weir"));
     }
@@ -279,8 +282,10 @@ static void asynchronous_io(void) {
     CALL(io_setup, 8, context);
     fill(place(2), 8 * PAGE, 51);
     struct iocb *write_one = NEW(struct iocb, 3), *write_two = NEW(struct iocb, 4), **list = object(5, 24);
-    *write_one = (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = file, .aio_buf = (uintptr_t)place(2), .aio_nbytes = 8 * PAGE};
-    *write_two = (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITEV, .aio_fildes = file, .aio_buf = (uintptr_t)vector(6, 7, 1000), .aio_nbytes = 3, .aio_offset = 8 * PAGE};
+    *write_one = (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = file,
+        .aio_buf = (uintptr_t)place(2), .aio_nbytes = 8 * PAGE};
+    *write_two = (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITEV, .aio_fildes = file,
+        .aio_buf = (uintptr_t)vector(6, 7, 1000), .aio_nbytes = 3, .aio_offset = 8 * PAGE};
     list[0] = write_one, list[1] = write_two;
     show("submitted", CALL(io_submit, *context, 2, list));
     struct io_event *events = object(10, 4 * sizeof *events);
@@ -288,7 +293,8 @@ static void asynchronous_io(void) {
     show("completed", CALL(io_getevents, *context, 2, 4, events, place(11) + 9 * PAGE - 8));
     show("results", (long)(events[0].res + events[1].res));
     struct iocb *outside[] = {write_one};
-    *write_one = (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = file, .aio_buf = (uintptr_t)place(12), .aio_nbytes = 9 * PAGE};
+    *write_one = (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = file,
+        .aio_buf = (uintptr_t)place(12), .aio_nbytes = 9 * PAGE};
     show("a table outside: submitted", CALL(io_submit, *context, 1, outside));
     struct { uint64_t *set; size_t bytes; } *set = object(13, 16);
     set->set = object(14, 8), set->bytes = 8;
@@ -324,7 +330,9 @@ static void datagrams(void) {
     memcpy(&passed, CMSG_DATA(control), 4);
     CHECK(control->cmsg_type == SCM_RIGHTS && close(passed) == 0, "descriptor %d", passed);
     struct mmsghdr *several = object(5, 3 * sizeof *several);
-    for (int i = 0; i < 3; i++) several[i].msg_hdr = (struct msghdr){.msg_iov = vector(16 + i, 8, 100 * (size_t)(i + 1)), .msg_iovlen = 3};
+    for (int i = 0; i < 3; i++)
+        several[i].msg_hdr = (struct msghdr){.msg_iov = vector(16 + i, 8, 100 * (size_t)(i + 1)),
+            .msg_iovlen = 3};
     show("sent", CALL(sendmmsg, ends[0], several, 3, 0));
     *NEW(struct timespec, 6) = (struct timespec){5, 0};
     for (int i = 0; i < 3; i++) several[i].msg_hdr.msg_iov = vector(16 + i, 12, 1000);
@@ -376,7 +384,8 @@ static void streams_and_names(void) {
     *accept_all = (struct sock_filter){BPF_RET | BPF_K, 0, 0, 0x40000};
     struct sock_fprog outside = {1, accept_all};
     /* Not for everybody on every machine. */
-    if (TRY("SO_ATTACH_FILTER", SYS_setsockopt, server, SOL_SOCKET, SO_ATTACH_FILTER, &outside, sizeof outside) == 0) {
+    if (TRY("SO_ATTACH_FILTER", SYS_setsockopt, server, SOL_SOCKET, SO_ATTACH_FILTER, &outside,
+        sizeof outside) == 0) {
         *length_of_address(3) = 8;
         CALL(getsockopt, server, SOL_SOCKET, SO_GET_FILTER, object(7, 64), length);
         show_sum("filter", place(7) + 9 * PAGE - 8, 8);
@@ -384,14 +393,16 @@ static void streams_and_names(void) {
     fill(place(8), 8 * PAGE, 61);
     show("sent", CALL(sendto, client, place(8), 6 * PAGE, 0, NULL, 0));
     long got = 0;
-    while (got < (long)(6 * PAGE)) got += CALL(recvfrom, server, place(9) + got, 6 * PAGE - got, MSG_WAITALL, NULL, NULL);
+    while (got < (long)(6 * PAGE))
+        got += CALL(recvfrom, server, place(9) + got, 6 * PAGE - got, MSG_WAITALL, NULL, NULL);
     check_filled(place(9), 6 * PAGE, 61, "received");
     CHECK(close(server) == 0 && close(client) == 0 && close(listener) == 0, "close");
     int one = socket(AF_INET, SOCK_DGRAM, 0), two = socket(AF_INET, SOCK_DGRAM, 0);
     CALL(bind, one, address(2), sizeof(struct sockaddr_in));
     CALL(getsockname, one, name, length_of_address(3));
     show("sent", CALL(sendto, two, place(8), 5000, 0, name, sizeof *name));
-    show("received", CALL(recvfrom, one, place(10), 9000, 0, NEW(struct sockaddr_in, 4), length_of_address(3)));
+    show("received", CALL(recvfrom, one, place(10), 9000, 0, NEW(struct sockaddr_in, 4),
+        length_of_address(3)));
     show("from", ntohl(peer->sin_addr.s_addr) == INADDR_LOOPBACK);
     CHECK(close(one) == 0 && close(two) == 0, "close");
     struct sockaddr_un *local = NEW(struct sockaddr_un, 11);

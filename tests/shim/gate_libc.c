@@ -1,4 +1,5 @@
-/* libc's functions with buffers in pages that were pushed out: contents, errors, stacks on the heap, cancellation. */
+/* libc's functions with buffers in pages that were pushed out: contents, errors, stacks on the heap,
+ * cancellation. */
 #include "gate.h"
 
 #include <fcntl.h>
@@ -74,8 +75,10 @@ static void sockets(void) {
         check_scattered(to, BYTES, seed, "recvfrom");
         CHECK(*length <= sizeof *who, "length");
         struct iovec part = {from, BYTES}, into = {to, BYTES};
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1}, reply = {.msg_iov = &into, .msg_iovlen = 1};
-        CHECK(OUT(sendmsg(ends[0], &message, 0)) == BYTES && OUT(recvmsg(ends[1], &reply, 0)) == BYTES, "sendmsg");
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1},
+            reply = {.msg_iov = &into, .msg_iovlen = 1};
+        CHECK(OUT(sendmsg(ends[0], &message, 0)) == BYTES && OUT(recvmsg(ends[1], &reply, 0)) == BYTES,
+            "sendmsg");
         check_scattered(to, BYTES, seed, "recvmsg");
     }
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0, "close");
@@ -177,11 +180,13 @@ static void *read_for_ever(void *argument) {
 
 static void *read_once_uncancelled(void *argument) {
     int before;
-    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before) == 0 && sem_post(&started) == 0, "sem_post");
+    CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before) == 0 && sem_post(&started) == 0,
+        "sem_post");
     return (void *)read(ends[0], argument, PAGE);
 }
 
-/* A cancellation that comes before the call acts in it; other calls than cancellation points do not notice. */
+/* A cancellation that comes before the call acts in it; other calls than cancellation points do not
+ * notice. */
 static void *cancelled_before_the_call(void *argument) {
     pthread_cancel(pthread_self());
     char *vector_at = argument;
@@ -207,14 +212,17 @@ static void threads_are_cancelled(void) {
             CHECK(write(ends[1], "abc", 3) == 3, "write");
             for (int waiting = 1; waiting;) CHECK(ioctl(ends[0], FIONREAD, &waiting) == 0, "FIONREAD");
         }
-        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &value) == 0 && value == PTHREAD_CANCELED, "cancelled");
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &value) == 0 && value == PTHREAD_CANCELED,
+            "cancelled");
         CHECK(cleaned == round + 1, "cleaned %d", cleaned);
     }
     pthread_t thread;
     void *value = NULL;
-    CHECK(pthread_create(&thread, NULL, read_once_uncancelled, place(1)) == 0 && sem_wait(&started) == 0, "sem_wait");
+    CHECK(pthread_create(&thread, NULL, read_once_uncancelled, place(1)) == 0 && sem_wait(&started) == 0,
+        "sem_wait");
     CHECK(pthread_cancel(thread) == 0 && write(ends[1], "abcd", 4) == 4, "write");
-    CHECK(pthread_join(thread, &value) == 0 && value == (void *)4 && memcmp(place(1), "abcd", 4) == 0, "not cancelled");
+    CHECK(pthread_join(thread, &value) == 0 && value == (void *)4 && memcmp(place(1), "abcd", 4) == 0,
+        "not cancelled");
     CHECK(pthread_create(&thread, NULL, cancelled_before_the_call, place(2)) == 0, "pthread_create");
     CHECK(pthread_join(thread, &value) == 0 && value == PTHREAD_CANCELED, "cancelled before");
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0, "close");

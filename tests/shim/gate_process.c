@@ -1,4 +1,5 @@
-/* System calls about time, processes, signals and messages whose memory lies in pages that were pushed out. */
+/* System calls about time, processes, signals and messages whose memory lies in pages that were pushed
+ * out. */
 #include "gate.h"
 
 #include <fcntl.h>
@@ -182,7 +183,8 @@ static void ipc(void) {
     *attributes = (struct mq_attr){.mq_maxmsg = 4, .mq_msgsize = 256};
     char name[40];
     snprintf(name, sizeof name, "weir-gate-%d", getpid());
-    int messages = (int)TRY("mq_open", SYS_mq_open, text(0, name), O_RDWR | O_CREAT | O_EXCL, 0600, attributes);
+    int messages = (int)TRY("mq_open", SYS_mq_open, text(0, name), O_RDWR | O_CREAT | O_EXCL, 0600,
+        attributes);
     if (messages >= 0) {
         CALL(mq_unlink, text(0, name));
         *NEW(struct timespec, 9) = (struct timespec){0, 0};
@@ -199,7 +201,8 @@ static void ipc(void) {
 static uint32_t *word;
 
 static void *wait_for_word(void *unused) {
-    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
     return unused;
 }
 
@@ -209,7 +212,8 @@ static void futexes(void) {
     time->tv_nsec = 1000000;
     CHECK(evicted(SYS_futex, word, FUTEX_WAIT, 0, time, NULL, 0) == -1 && errno == ETIMEDOUT, "wait");
     CHECK(evicted(SYS_futex, word, FUTEX_WAIT_PRIVATE, 1, time, NULL, 0) == -1 && errno == EAGAIN, "wait");
-    CHECK(evicted(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, 0, time, NULL, 1) == -1 && errno == ETIMEDOUT, "wait");
+    CHECK(evicted(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, 0, time, NULL, 1) == -1 && errno == ETIMEDOUT,
+        "wait");
     show("woken", CALL(futex, word, FUTEX_WAKE, 1, NULL, NULL, 0));
     show("woken", CALL(futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0));
     uint32_t *other = object(3, 4);
@@ -220,7 +224,8 @@ static void futexes(void) {
     both[0] = (struct futex_waitv){0, (uintptr_t)word, FUTEX_32 | FUTEX_PRIVATE_FLAG, 0};
     both[1] = (struct futex_waitv){6, (uintptr_t)other, FUTEX_32 | FUTEX_PRIVATE_FLAG, 0};
     TRY("futex_waitv", SYS_futex_waitv, both, 2, 0, time, CLOCK_MONOTONIC);
-    TRY("futex_wait", FUTEX_WAIT_2, word, 1L, 0xffffffffL, FUTEX_32 | FUTEX_PRIVATE_FLAG, time, CLOCK_MONOTONIC);
+    TRY("futex_wait", FUTEX_WAIT_2, word, 1L, 0xffffffffL, FUTEX_32 | FUTEX_PRIVATE_FLAG, time,
+        CLOCK_MONOTONIC);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, wait_for_word, NULL) == 0, "pthread_create");
     for (int i = 0; i < 20; i++) evict();
@@ -262,7 +267,8 @@ static char **strings(int n, const char *const *from) {
 static void started_programs(void) {
     char path[PAGE] = "";
     CHECK(readlink("/proc/self/exe", path, sizeof path - 1) > 0, "readlink");
-    char **arguments = strings(1, (const char *const[]){"gate_process", "child", "a word from a page that was out", NULL});
+    char **arguments = strings(1, (const char *const[]){"gate_process", "child",
+        "a word from a page that was out", NULL});
     char **variables = strings(2, (const char *const[]){"GATE=open", "PATH=/usr/bin:/bin", NULL});
     fflush(stdout);
     evict();
@@ -288,7 +294,8 @@ static void started_programs(void) {
     strings(1, (const char *const[]){"echo", "found by its name", NULL});
     text(0, "echo");
     evict();
-    CHECK(posix_spawnp(&child, place(0) + 5 * PAGE - 3, NULL, NULL, arguments, variables) == 0, "posix_spawnp");
+    CHECK(posix_spawnp(&child, place(0) + 5 * PAGE - 3, NULL, NULL, arguments, variables) == 0,
+        "posix_spawnp");
     check_child(child, "posix_spawnp");
     text(0, "exit 0");
     evict();

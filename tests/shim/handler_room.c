@@ -1,4 +1,5 @@
-/* Handlers with SA_ONSTACK of threads that have set no alternate stack: they run on the interrupted stack, with all its room. */
+/* Handlers with SA_ONSTACK of threads that have set no alternate stack: they run on the interrupted stack,
+ * with all its room. */
 #include "handlers.h"
 
 #define ROOM (MIB + MIB / 2)
@@ -38,7 +39,8 @@ static void a_thread_without_an_alternate_stack_has_its_own(void) {
     runs = 0;
     for (int i = 0; i < 4; i++) {
         pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, interrupted, &rounds) == 0 && pthread_join(thread, NULL) == 0, "thread");
+        CHECK(pthread_create(&thread, NULL, interrupted, &rounds) == 0 && pthread_join(thread, NULL) == 0,
+            "thread");
     }
     CHECK(runs == 4 * rounds, "%d", runs);
 }
@@ -65,7 +67,8 @@ static void one_that_gave_its_stack_up_has_the_interrupted_one(void) {
 #define SMALL (16 << 10)
 #define BELOW (64 << 10)
 
-/* The memory below a small alternate stack is nobody's business, whatever the thread does for the first time. */
+/* The memory below a small alternate stack is nobody's business, whatever the thread does for the first
+ * time. */
 static char areas[THREADS][BELOW + SMALL];
 
 static void *on_a_small_stack(void *given) {
@@ -81,7 +84,8 @@ static void *on_a_small_stack(void *given) {
 
 static void small_alternate_stacks_are_enough(void) {
     pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, on_a_small_stack, areas[i]) == 0, "pthread_create");
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, on_a_small_stack, areas[i]) == 0, "pthread_create");
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
 }
 

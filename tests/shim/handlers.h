@@ -1,4 +1,5 @@
-/* Shared by the programs about signals: checks that a handler may make, a piece of memory above the budget, a pipe. */
+/* Shared by the programs about signals: checks that a handler may make, a piece of memory above the budget, a
+ * pipe. */
 #ifndef WEIR_SHIM_HANDLERS_H
 #define WEIR_SHIM_HANDLERS_H
 
@@ -40,7 +41,8 @@ static inline void make_memory(void) {
 /* Looks at two words of a page: fit for handlers, and a fault wherever the page is not in RAM. */
 static inline int page_looks_right(size_t page) {
     const uint64_t *words = (const uint64_t *)(memory + page * PAGE);
-    return words[0] == page_word(SEED + page, 0) && words[PAGE / 8 - 1] == page_word(SEED + page, PAGE / 8 - 1);
+    return words[0] == page_word(SEED + page, 0) && words[PAGE / 8 - 1] == page_word(SEED + page,
+        PAGE / 8 - 1);
 }
 
 /* Touches every page: at the end nothing that was touched before the last half is in RAM. */
@@ -127,7 +129,8 @@ static inline int is_pending(int number) {
     return sigismember(&set, number);
 }
 
-/* Whether the mask is all that a program can block: not the two that cannot be, nor the two that libc keeps. */
+/* Whether the mask is all that a program can block: not the two that cannot be, nor the two that libc
+ * keeps. */
 static inline int all_are_blocked(const sigset_t *set) {
     for (int number = 1; number <= SIGRTMAX; number++) {
         int expected = number != SIGKILL && number != SIGSTOP && (number < 32 || number >= SIGRTMIN);

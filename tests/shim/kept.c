@@ -1,5 +1,6 @@
-/* Memory whose address the kernel keeps, and uses by itself when it is out: robust mutexes of threads and processes that end,
- * the word that is cleared at a thread's end, the byte that says whether system calls pass. */
+/* Memory whose address the kernel keeps, and uses by itself when it is out: robust mutexes of threads and
+ * processes that end, the word that is cleared at a thread's end, the byte that says whether system calls
+ * pass. */
 #include "gate.h"
 
 #include <linux/futex.h>
@@ -59,7 +60,8 @@ static void a_thread_ends_with_robust_mutexes(void) {
     for (long round = 0; round < 4; round++) {
         for (int n = 0; n < MUTEXES; n++) {
             int inherits = n % 2 ? PTHREAD_PRIO_INHERIT : PTHREAD_PRIO_NONE;
-            mutexes[n] = robust_mutex(place(10 + n) + 9 * PAGE - 16 * (round % 2), inherits, PTHREAD_PROCESS_PRIVATE);
+            mutexes[n] = robust_mutex(place(10 + n) + 9 * PAGE - 16 * (round % 2), inherits,
+                PTHREAD_PROCESS_PRIVATE);
         }
         pthread_t thread;
         ready = go = 0;
@@ -147,7 +149,8 @@ static void a_word_given_to_clone_is_cleared(void) {
     uint32_t *word = object(17, 4);
     *word = 7;
     static char stack[64 << 10] __attribute__((aligned(64)));
-    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
+    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM
+        | CLONE_CHILD_CLEARTID;
     go = 0;
     who = clone(only_wait, stack + sizeof stack, flags, NULL, NULL, NULL, word);
     CHECK(who > 0, "clone");
@@ -158,12 +161,13 @@ static void a_word_given_to_clone_is_cleared(void) {
     wait_for_zero(word, "clone");
 }
 
-/* Ends by a system call without touching memory any more, on a stack whose pages, libc's notes about the thread among
- * them, were pushed out. */
+/* Ends by a system call without touching memory any more, on a stack whose pages, libc's notes about the
+ * thread among them, were pushed out. */
 static void *end_silently(void *unused) {
     who = (int)syscall(SYS_gettid);
     ready = 1;
-    __asm__ volatile("1: pause\n cmpl $0, %0\n je 1b\n mov $60, %%eax\n xor %%edi, %%edi\n syscall" : : "m"(go) : "rax", "rdi");
+    __asm__ volatile("1: pause\n cmpl $0, %0\n je 1b\n mov $60, %%eax\n xor %%edi, %%edi\n syscall" :
+        : "m"(go) : "rax", "rdi");
     return unused;
 }
 

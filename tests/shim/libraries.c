@@ -1,5 +1,5 @@
-/* Libraries that are loaded while much memory is held: what the dynamic linker notes about them is a block of malloc
- * and gets evicted, and it is read when a thread starts, in a forked child, on the way out. */
+/* Libraries that are loaded while much memory is held: what the dynamic linker notes about them is a block of
+ * malloc and gets evicted, and it is read when a thread starts, in a forked child, on the way out. */
 #include "handlers.h"
 
 #include <dlfcn.h>
@@ -74,7 +74,9 @@ static void threads_get_their_variables(void) {
     for (int round = 0; round < 5; round++) {
         pthread_t threads[4];
         churn();
-        for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, use_in_a_thread, (void *)(i * 1000)) == 0, "pthread_create");
+        for (intptr_t i = 0; i < 4; i++)
+            CHECK(pthread_create(&threads[i], NULL, use_in_a_thread, (void *)(i * 1000)) == 0,
+                "pthread_create");
         for (intptr_t i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
     }
 }
@@ -83,7 +85,8 @@ static void in_a_child(void) {
     pthread_t thread;
     walk();
     use_all(300);
-    CHECK(pthread_create(&thread, NULL, use_in_a_thread, (void *)4000) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    CHECK(pthread_create(&thread, NULL, use_in_a_thread, (void *)4000) == 0
+        && pthread_join(thread, NULL) == 0, "thread");
     void *more = dlopen(file[0], RTLD_NOW);
     CHECK(more == handle[0] && dlclose(more) == 0, "dlopen in a child");
     check_filled(memory, BYTES, SEED, "in a child");
@@ -106,7 +109,8 @@ static void *fork_in_a_thread(void *argument) {
 static void children_of_threads_work_too(void) {
     pthread_t thread;
     for (int round = 0; round < 3; round++)
-        CHECK(pthread_create(&thread, NULL, fork_in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0, "thread");
+        CHECK(pthread_create(&thread, NULL, fork_in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0,
+            "thread");
 }
 
 static void libraries_are_unloaded(void) {
@@ -114,7 +118,8 @@ static void libraries_are_unloaded(void) {
         churn();
         for (int i = 0; i < LIBRARIES; i++) CHECK(dlclose(handle[i]) == 0, "dlclose: %s", dlerror());
         walk();
-        for (int i = 0; i < LIBRARIES; i++) CHECK((handle[i] = dlopen(file[i], RTLD_LAZY)) != NULL, "dlopen: %s", dlerror());
+        for (int i = 0; i < LIBRARIES; i++)
+            CHECK((handle[i] = dlopen(file[i], RTLD_LAZY)) != NULL, "dlopen: %s", dlerror());
         use_all(500);
     }
 }

@@ -82,15 +82,18 @@ static void *deep(void *argument) {
     memset(room, (int)(uintptr_t)argument, sizeof room);
     __asm__ volatile("" : : "r"(room) : "memory");
     if ((uintptr_t)argument > 1) deep((void *)((uintptr_t)argument - 1));
-    for (size_t i = 0; i < sizeof room; i++) CHECK(room[i] == (char)(uintptr_t)argument, "stack at depth %zu", (size_t)(uintptr_t)argument);
+    for (size_t i = 0; i < sizeof room; i++)
+        CHECK(room[i] == (char)(uintptr_t)argument, "stack at depth %zu", (size_t)(uintptr_t)argument);
     return NULL;
 }
 
 static void deep_stacks_of_threads(void) {
     pthread_attr_t attributes;
-    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 64 * MIB) == 0, "attributes");
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 64 * MIB) == 0,
+        "attributes");
     pthread_t threads[2];
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], &attributes, deep, (void *)200) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], &attributes, deep, (void *)200) == 0, "pthread_create");
     for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
     CHECK(pthread_attr_destroy(&attributes) == 0, "attributes");
 }

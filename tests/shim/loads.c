@@ -1,5 +1,6 @@
-/* Single values read from memory that is out, by every kind of instruction that compilers use for it: what a load sees is what was stored last, and
- * registers and flags are as the processor would leave them. Weir gives such instructions the value without bringing the page. */
+/* Single values read from memory that is out, by every kind of instruction that compilers use for it: what a
+ * load sees is what was stored last, and registers and flags are as the processor would leave them. Weir
+ * gives such instructions the value without bringing the page. */
 #include "check.h"
 
 #include <pthread.h>
@@ -37,19 +38,24 @@ static void loads_of_every_width_see_the_bytes_that_were_stored(void) {
         case 0: got = *(const volatile uint8_t *)(start + at), want = bytes_at(at, 1); break;
         case 1: got = *(const volatile uint16_t *)(start + at), want = bytes_at(at, 2); break;
         case 2: got = *(const volatile uint32_t *)(start + at), want = bytes_at(at, 4); break;
-        case 3: got = (uint64_t)*(const volatile int8_t *)(start + at), want = (uint64_t)(int8_t)bytes_at(at, 1); break;
-        case 4: got = (uint64_t)*(const volatile int16_t *)(start + at), want = (uint64_t)(int16_t)bytes_at(at, 2); break;
-        case 5: got = (uint64_t)*(const volatile int32_t *)(start + at), want = (uint64_t)(int32_t)bytes_at(at, 4); break;
+        case 3: got = (uint64_t)*(const volatile int8_t *)(start + at),
+            want = (uint64_t)(int8_t)bytes_at(at, 1); break;
+        case 4: got = (uint64_t)*(const volatile int16_t *)(start + at),
+            want = (uint64_t)(int16_t)bytes_at(at, 2); break;
+        case 5: got = (uint64_t)*(const volatile int32_t *)(start + at),
+            want = (uint64_t)(int32_t)bytes_at(at, 4); break;
         default: got = *(const volatile uint64_t *)(start + at), want = bytes_at(at, 8);
         }
-        CHECK(got == want, "offset %#zx: %#llx instead of %#llx", at, (unsigned long long)got, (unsigned long long)want);
+        CHECK(got == want, "offset %#zx: %#llx instead of %#llx", at, (unsigned long long)got,
+            (unsigned long long)want);
     }
 }
 
 static void sums_and_comparisons_over_a_gather_are_right(void) {
     for (int round = 0; round < 4; round++) {
         uint64_t sum = 0, mixed = 0, masked = ~0ull, all = 0, difference = 0, less = 0, equal = 0, odd = 0;
-        uint64_t sum_is = 0, mixed_is = 0, masked_is = ~0ull, all_is = 0, difference_is = 0, less_is = 0, equal_is = 0, odd_is = 0;
+        uint64_t sum_is = 0, mixed_is = 0, masked_is = ~0ull, all_is = 0, difference_is = 0, less_is = 0,
+            equal_is = 0, odd_is = 0;
         for (int n = 0; n < 12000; n++) {
             size_t at[8];
             for (int k = 0; k < 8; k++) at[k] = next(WORDS);
@@ -66,8 +72,10 @@ static void sums_and_comparisons_over_a_gather_are_right(void) {
             if (words[at[7]] & 1) odd++;
             odd_is += word_at(at[7]) & 1;
         }
-        CHECK(sum == sum_is && mixed == mixed_is && masked == masked_is && all == all_is, "round %d: gathered values", round);
-        CHECK(difference == difference_is && less == less_is && equal == equal_is && odd == odd_is, "round %d: comparisons", round);
+        CHECK(sum == sum_is && mixed == mixed_is && masked == masked_is && all == all_is,
+            "round %d: gathered values", round);
+        CHECK(difference == difference_is && less == less_is && equal == equal_is && odd == odd_is,
+            "round %d: comparisons", round);
     }
 }
 
@@ -153,7 +161,8 @@ static void *count_up(void *argument) {
     uint64_t random = (uint64_t)argument;
     for (int n = 0; n < 60000; n++) {
         random = mix(random);
-        _Atomic uint64_t *at = counters + random % SHARED_PAGES * (PAGE / 8) + random / SHARED_PAGES % 4 * 100;
+        _Atomic uint64_t *at = counters + random % SHARED_PAGES * (PAGE / 8)
+            + random / SHARED_PAGES % 4 * 100;
         atomic_fetch_add(at, 0x100000001u);
     }
     atomic_fetch_add(&done, 1);
@@ -168,7 +177,8 @@ static void *watch(void *argument) {
         size_t page = random % SHARED_PAGES, k = random / SHARED_PAGES % 4;
         uint64_t got = atomic_load_explicit(counters + page * (PAGE / 8) + k * 100, memory_order_relaxed);
         CHECK(got >> 32 == (got & 0xffffffff), "half a store: %#llx", (unsigned long long)got);
-        CHECK(got >= last[page][k], "an older value: %llu after %llu", (unsigned long long)got, (unsigned long long)last[page][k]);
+        CHECK(got >= last[page][k], "an older value: %llu after %llu", (unsigned long long)got,
+            (unsigned long long)last[page][k]);
         last[page][k] = got;
     }
     return NULL;

@@ -1,4 +1,5 @@
-/* mlockall of all memory to come (memcached -k, real-time programs): the program goes on and has its bytes, whatever it was told. */
+/* mlockall of all memory to come (memcached -k, real-time programs): the program goes on and has its bytes,
+ * whatever it was told. */
 #include "check.h"
 
 #include <pthread.h>
@@ -24,7 +25,8 @@ static void use_memory(void) {
     check_filled(start, BYTES, 1, "mapped");
     check_filled(block + 8192 - ((uintptr_t)block & (PAGE - 1)), 23 * MIB, 2, "allocated");
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, on_a_thread, start) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    CHECK(pthread_create(&thread, NULL, on_a_thread, start) == 0 && pthread_join(thread, NULL) == 0,
+        "thread");
     CHECK(madvise(start, BYTES / 2, MADV_DONTNEED) == 0 || errno == EINVAL, "madvise of locked memory");
     check_filled(start + BYTES / 2, BYTES / 2, 1 + BYTES / 2 / PAGE, "the other half");
     CHECK(munlockall() == 0, "munlockall");

@@ -27,7 +27,8 @@ static void dontneed_gives_zeros(void) {
 static void dontneed_of_single_pages(void) {
     char *start = map(BYTES);
     fill(start, BYTES, 2);
-    for (size_t page = 3; page < BYTES / PAGE; page += 13) CHECK(madvise(start + page * PAGE, PAGE, MADV_DONTNEED) == 0, "madvise");
+    for (size_t page = 3; page < BYTES / PAGE; page += 13)
+        CHECK(madvise(start + page * PAGE, PAGE, MADV_DONTNEED) == 0, "madvise");
     churn();
     for (size_t page = 0; page < BYTES / PAGE; page++) {
         if (page % 13 == 3)
@@ -56,13 +57,15 @@ static void free_gives_old_bytes_or_zeros(void) {
 }
 
 static void harmless_advice_keeps_bytes(void) {
-    static const int ADVICE[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP, MADV_COLD, MADV_PAGEOUT};
+    static const int ADVICE[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_HUGEPAGE,
+        MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP, MADV_COLD, MADV_PAGEOUT};
     char *start = map(BYTES);
     fill(start, BYTES, 4);
     for (size_t i = 0; i < sizeof ADVICE / sizeof *ADVICE; i++) {
         int answer = madvise(start + (i + 1) * MIB, 48 * MIB, ADVICE[i]);
         /* Kernels without huge pages refuse that advice with EINVAL. */
-        CHECK(answer == 0 || (errno == EINVAL && (ADVICE[i] == MADV_HUGEPAGE || ADVICE[i] == MADV_NOHUGEPAGE)), "advice %d", ADVICE[i]);
+        CHECK(answer == 0 || (errno == EINVAL
+            && (ADVICE[i] == MADV_HUGEPAGE || ADVICE[i] == MADV_NOHUGEPAGE)), "advice %d", ADVICE[i]);
         CHECK(page_is(start + (i + 2) * MIB, 4 + (i + 2) * MIB / PAGE), "after advice %d", ADVICE[i]);
         check_filled(start, 4 * MIB, 4, "first pages");
     }

@@ -21,7 +21,8 @@ static void blocks_are_aligned_and_distinct(void) {
         memset(blocks[i], (int)i + 1, SIZES[i]);
     }
     for (size_t i = 0; i < COUNT; i++) {
-        for (size_t at = 0; at < SIZES[i]; at += 509) CHECK(blocks[i][at] == (char)(i + 1), "block %zu at %zu", i, at);
+        for (size_t at = 0; at < SIZES[i]; at += 509)
+            CHECK(blocks[i][at] == (char)(i + 1), "block %zu at %zu", i, at);
         free(blocks[i]);
     }
     CHECK(malloc_usable_size(NULL) == 0, "usable size of NULL");
@@ -42,7 +43,8 @@ static void calloc_zeroes_blocks_that_were_used_before(void) {
         for (size_t i = 0; i < COUNT; i++) {
             char *block = hide(calloc(1, SIZES[i]));
             CHECK(block, "calloc(1, %zu)", SIZES[i]);
-            for (size_t at = 0; at < SIZES[i]; at++) CHECK(block[at] == 0, "calloc(%zu): byte %zu, round %d", SIZES[i], at, round);
+            for (size_t at = 0; at < SIZES[i]; at++)
+                CHECK(block[at] == 0, "calloc(%zu): byte %zu, round %d", SIZES[i], at, round);
             memset(block, 0xa5, SIZES[i]);
             free(block);
         }
@@ -53,7 +55,8 @@ static void aligned_blocks_have_their_alignment(void) {
     for (size_t alignment = 16; alignment <= 4 * MIB; alignment *= 4) {
         for (size_t i = 0; i < COUNT; i++) {
             void *one = NULL;
-            CHECK(posix_memalign(&one, alignment, SIZES[i]) == 0 && (uintptr_t)one % alignment == 0, "posix_memalign %zu", alignment);
+            CHECK(posix_memalign(&one, alignment, SIZES[i]) == 0 && (uintptr_t)one % alignment == 0,
+                "posix_memalign %zu", alignment);
             void *two = hide(aligned_alloc(alignment, (SIZES[i] + alignment - 1) / alignment * alignment));
             CHECK(two && (uintptr_t)two % alignment == 0, "aligned_alloc %zu", alignment);
             void *three = hide(memalign(alignment, SIZES[i]));

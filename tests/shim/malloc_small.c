@@ -5,7 +5,8 @@
 #include <pthread.h>
 #include <search.h>
 
-/* With what the last but one test adds, as much as fits the budget beside the heap from before the start, without a swap file. */
+/* With what the last but one test adds, as much as fits the budget beside the heap from before the start,
+ * without a swap file. */
 #define NODES ((size_t)500000)
 #define STRINGS ((size_t)300000)
 
@@ -31,7 +32,8 @@ static struct node *build(size_t count, uint64_t seed) {
 
 static void check_list(const struct node *at, size_t count, uint64_t seed) {
     for (size_t i = count; i-- > 0; at = at->next)
-        CHECK(at && at->key == i && at->value[0] == seed * 1000 + i % 512 && at->value[2] == ~(uint64_t)i, "node %zu", i);
+        CHECK(at && at->key == i && at->value[0] == seed * 1000 + i % 512 && at->value[2] == ~(uint64_t)i,
+            "node %zu", i);
     CHECK(!at, "the list goes on");
 }
 
@@ -61,9 +63,11 @@ static void copies_of_strings_keep_their_bytes(void) {
         CHECK(copies[i], "copy %zu", i);
     }
     for (size_t i = 0; i < STRINGS; i++) {
-        size_t length = (size_t)snprintf(text, sizeof text, "%zu of %zu, %0*d", i, STRINGS, (int)(i % 150), 0);
+        size_t length = (size_t)snprintf(text, sizeof text, "%zu of %zu, %0*d", i, STRINGS, (int)(i % 150),
+            0);
         if (i % 2 == 0) length /= 2;
-        CHECK(strlen(copies[i]) == length && memcmp(copies[i], text, length) == 0, "copy %zu is %s", i, copies[i]);
+        CHECK(strlen(copies[i]) == length && memcmp(copies[i], text, length) == 0, "copy %zu is %s", i,
+            copies[i]);
         free(copies[i]);
     }
 }
@@ -174,7 +178,8 @@ static void what_libc_takes_for_itself_works(void) {
     FILE *file = tmpfile();
     for (int i = 0; i < 50000; i++) fprintf(file, "%d %0*d\n", i, i % 300, 0);
     rewind(file);
-    for (int i = 0; i < 50000; i++) CHECK(getline(&line, &room, file) > 0 && atoi(line) == i, "line %d: %s", i, line);
+    for (int i = 0; i < 50000; i++)
+        CHECK(getline(&line, &room, file) > 0 && atoi(line) == i, "line %d: %s", i, line);
     free(line);
     fclose(file);
 }

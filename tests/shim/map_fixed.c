@@ -1,4 +1,5 @@
-/* MAP_FIXED over part of a mapping: the new one shows, the rest keeps its bytes, nothing old shines through. */
+/* MAP_FIXED over part of a mapping: the new one shows, the rest keeps its bytes, nothing old shines
+ * through. */
 #include "check.h"
 
 #define BYTES (96 * MIB)
@@ -13,7 +14,8 @@ static char *filled(uint64_t seed) {
 
 static void check_around(char *start, uint64_t seed) {
     check_filled(start, FROM, seed, "before the replaced part");
-    check_filled(start + FROM + LENGTH, BYTES - FROM - LENGTH, seed + (FROM + LENGTH) / PAGE, "behind the replaced part");
+    check_filled(start + FROM + LENGTH, BYTES - FROM - LENGTH, seed + (FROM + LENGTH) / PAGE,
+        "behind the replaced part");
 }
 
 static int file_with(size_t bytes, uint64_t seed) {
@@ -30,7 +32,8 @@ static int file_with(size_t bytes, uint64_t seed) {
 
 static void anonymous_over_anonymous_is_zero(void) {
     char *start = filled(1);
-    char *inner = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    char *inner = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+        -1, 0);
     CHECK(inner == start + FROM, "mmap");
     check_zero(inner, LENGTH, "replaced part");
     fill(inner, LENGTH, 5000);
@@ -65,14 +68,16 @@ static void shared_file_over_anonymous_writes_through(void) {
     churn();
     char page[PAGE];
     for (size_t n = 0; n < LENGTH / PAGE; n += 37)
-        CHECK(pread(file, page, PAGE, (off_t)(n * PAGE)) == (ssize_t)PAGE && page_is(page, 9000 + n), "file page %zu", n);
+        CHECK(pread(file, page, PAGE, (off_t)(n * PAGE)) == (ssize_t)PAGE && page_is(page, 9000 + n),
+            "file page %zu", n);
     check_around(start, 3);
     CHECK(munmap(start, BYTES) == 0 && close(file) == 0, "munmap");
 }
 
 static void shared_anonymous_over_anonymous_is_shared(void) {
     char *start = filled(4);
-    char *inner = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    char *inner = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED,
+        -1, 0);
     CHECK(inner == start + FROM, "mmap");
     check_zero(inner, LENGTH, "shared part");
     pid_t child = fork();
@@ -90,7 +95,8 @@ static void anonymous_over_file_is_zero(void) {
     int file = file_with(BYTES / 2, 700);
     char *start = mmap(NULL, BYTES / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
     CHECK(start != MAP_FAILED, "mmap of a file");
-    char *inner = mmap(start + LENGTH, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    char *inner = mmap(start + LENGTH, LENGTH, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     CHECK(inner == start + LENGTH, "mmap");
     check_zero(inner, LENGTH, "anonymous part");
     fill(inner, LENGTH, 5);
@@ -103,11 +109,13 @@ static void anonymous_over_file_is_zero(void) {
 static void noreplace_refuses_and_keeps(void) {
     char *start = filled(6);
     errno = 0;
-    char *inner = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    char *inner = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     CHECK(inner == MAP_FAILED && errno == EEXIST, "MAP_FIXED_NOREPLACE over a mapping");
     check_filled(start, BYTES, 6, "after the refusal");
     char *hinted = mmap(start + FROM, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(hinted != MAP_FAILED && (hinted + LENGTH <= start || hinted >= start + BYTES), "a hint inside a mapping");
+    CHECK(hinted != MAP_FAILED && (hinted + LENGTH <= start || hinted >= start + BYTES),
+        "a hint inside a mapping");
     CHECK(munmap(hinted, LENGTH) == 0 && munmap(start, BYTES) == 0, "munmap");
 }
 

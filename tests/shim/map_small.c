@@ -13,13 +13,15 @@ static void small_mappings_keep_their_bytes(void) {
 
 /* As runtimes do that want more alignment than pages have: they map twice as much and give the rest back. */
 static void parts_go_and_neighbours_stay(void) {
-    for (size_t i = 0; i < COUNT; i++) CHECK(munmap(maps[i] + LENGTH / 2, LENGTH / 2) == 0, "munmap of a half");
+    for (size_t i = 0; i < COUNT; i++)
+        CHECK(munmap(maps[i] + LENGTH / 2, LENGTH / 2) == 0, "munmap of a half");
     for (size_t i = 0; i < COUNT; i++) check_filled(maps[i], LENGTH / 2, i * 8, "the other half");
     CHECK(fault_of(maps[7] + LENGTH / 2, 0) == SIGSEGV, "the half is gone");
 }
 
 static void protection_is_each_ones_own(void) {
-    CHECK(mprotect(maps[20], LENGTH / 2, PROT_READ) == 0 && mprotect(maps[22], LENGTH / 2, PROT_NONE) == 0, "mprotect");
+    CHECK(mprotect(maps[20], LENGTH / 2, PROT_READ) == 0 && mprotect(maps[22], LENGTH / 2, PROT_NONE) == 0,
+        "mprotect");
     CHECK(fault_of(maps[20], 1) == SIGSEGV && fault_of(maps[20], 0) == 0, "read only");
     CHECK(fault_of(maps[22], 0) == SIGSEGV && fault_of(maps[21], 1) == 0, "its neighbour");
     fill(maps[21], LENGTH / 2, 21 * 8);

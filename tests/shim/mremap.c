@@ -1,4 +1,5 @@
-/* mremap: growing in place and by moving, shrinking, moving to a given place, leaving the old place mapped. */
+/* mremap: growing in place and by moving, shrinking, moving to a given place, leaving the old place
+ * mapped. */
 #include "check.h"
 
 #define BYTES (64 * MIB)
@@ -80,7 +81,8 @@ static void shrinking_drops_the_tail(void) {
     fill(start, BYTES, 5);
     CHECK(mremap(start, BYTES, BYTES / 4, 0) == start, "mremap");
     check_filled(start, BYTES / 4, 5, "kept");
-    CHECK(fault_of(start + BYTES / 4, 0) == SIGSEGV, "reading the dropped tail: signal %d", (int)fault_signal);
+    CHECK(fault_of(start + BYTES / 4, 0) == SIGSEGV, "reading the dropped tail: signal %d",
+        (int)fault_signal);
     char *grown = mremap(start, BYTES / 4, BYTES, MREMAP_MAYMOVE);
     CHECK(grown != MAP_FAILED, "mremap");
     check_filled(grown, BYTES / 4, 5, "kept after growing again");
@@ -135,7 +137,8 @@ static void bad_arguments_fail_as_the_kernel_says(void) {
     errno = 0;
     CHECK(mremap(start, MIB, 0, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL, "to nothing");
     errno = 0;
-    CHECK(mremap(start, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, start + MIB / 2) == MAP_FAILED && errno == EINVAL, "onto itself");
+    CHECK(mremap(start, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, start + MIB / 2) == MAP_FAILED
+        && errno == EINVAL, "onto itself");
     check_filled(start, 4 * MIB, 9, "after refusals");
     CHECK(munmap(start, 4 * MIB) == 0, "munmap");
     errno = 0;

@@ -1,4 +1,5 @@
-/* Unmapping, whole and in part: what stays keeps its bytes, what goes raises SIGSEGV, what comes anew is zero. */
+/* Unmapping, whole and in part: what stays keeps its bytes, what goes raises SIGSEGV, what comes anew is
+ * zero. */
 #include "check.h"
 
 #define BYTES (96 * MIB)
@@ -6,7 +7,8 @@
 
 static void check_hole(char *start, size_t bytes) {
     CHECK(fault_of(start, 0) == SIGSEGV, "reading the first byte of a hole: signal %d", (int)fault_signal);
-    CHECK(fault_of(start + bytes - 1, 1) == SIGSEGV, "writing the last byte of a hole: signal %d", (int)fault_signal);
+    CHECK(fault_of(start + bytes - 1, 1) == SIGSEGV, "writing the last byte of a hole: signal %d",
+        (int)fault_signal);
 }
 
 static void front_goes(void) {
@@ -42,7 +44,8 @@ static void back_goes(void) {
 static void single_pages_go(void) {
     char *start = map(BYTES);
     fill(start, BYTES, 4);
-    for (size_t page = 5; page < BYTES / PAGE; page += 97) CHECK(munmap(start + page * PAGE, PAGE) == 0, "munmap of page %zu", page);
+    for (size_t page = 5; page < BYTES / PAGE; page += 97)
+        CHECK(munmap(start + page * PAGE, PAGE) == 0, "munmap of page %zu", page);
     for (size_t page = 0; page < BYTES / PAGE; page++) {
         if (page % 97 == 5) {
             if (page % 11 == 0) check_hole(start + page * PAGE, PAGE);
@@ -85,9 +88,11 @@ static void bad_arguments_fail_as_the_kernel_says(void) {
     errno = 0;
     CHECK(munmap(start, 0) == -1 && errno == EINVAL, "munmap of nothing");
     errno = 0;
-    CHECK(mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL, "empty mmap");
+    CHECK(mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL,
+        "empty mmap");
     errno = 0;
-    CHECK(mmap(NULL, SIZE_MAX - 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == ENOMEM, "huge mmap");
+    CHECK(mmap(NULL, SIZE_MAX - 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED
+        && errno == ENOMEM, "huge mmap");
     check_filled(start, 4 * MIB, 7, "after failed calls");
     /* A length that is no whole number of pages is rounded up. */
     CHECK(munmap(start, PAGE + 1) == 0, "munmap of a page and a byte");

@@ -1,5 +1,5 @@
-/* Memory that stays outside (a heap from the start, stacks) counts against the same budget: whoever watches the process sees it
- * give up as much of the rest. */
+/* Memory that stays outside (a heap from the start, stacks) counts against the same budget: whoever watches
+ * the process sees it give up as much of the rest. */
 #include "check.h"
 
 #include <time.h>

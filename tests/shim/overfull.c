@@ -1,4 +1,5 @@
-/* More memory than the budget that cannot be managed: the program goes on and has its bytes; the user is told, once. */
+/* More memory than the budget that cannot be managed: the program goes on and has its bytes; the user is
+ * told, once. */
 #include "check.h"
 
 #define OUTSIDE (40 * MIB)

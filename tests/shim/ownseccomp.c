@@ -1,5 +1,5 @@
-/* Programs that filter their own system calls, before and after they hold much memory: their filters answer, their
- * SIGSYS handler emulates, and memory and calls work on. */
+/* Programs that filter their own system calls, before and after they hold much memory: their filters answer,
+ * their SIGSYS handler emulates, and memory and calls work on. */
 #include "handlers.h"
 
 #include <linux/audit.h>
@@ -29,7 +29,8 @@
 
 static void install(struct sock_filter *filter, size_t length, int by_prctl, unsigned flags) {
     struct sock_fprog program = {.len = (unsigned short)length, .filter = filter};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1, "no_new_privs");
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
+        "no_new_privs");
     if (by_prctl)
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0, "prctl");
     else
@@ -40,7 +41,8 @@ static void install(struct sock_filter *filter, size_t length, int by_prctl, uns
 #define INSTALL(filter, by_prctl, flags) install(filter, sizeof(filter) / sizeof *(filter), by_prctl, flags)
 
 static void refuse(int number, int by_prctl) {
-    struct sock_filter filter[] = {LOAD_NUMBER, ANSWER((unsigned)number, SECCOMP_RET_ERRNO | OWN_ERROR), ALLOW};
+    struct sock_filter filter[] = {LOAD_NUMBER, ANSWER((unsigned)number, SECCOMP_RET_ERRNO | OWN_ERROR),
+        ALLOW};
     INSTALL(filter, by_prctl, 0);
 }
 
@@ -52,8 +54,8 @@ static void trap(int number, unsigned flags) {
 static volatile sig_atomic_t traps;
 static volatile long trapped_call;
 
-/* What the kernel says of the call is true, and the program's registers may be changed. A second argument that is not
- * null is a buffer for a word. */
+/* What the kernel says of the call is true, and the program's registers may be changed. A second argument
+ * that is not null is a buffer for a word. */
 static void emulate(int number, siginfo_t *info, void *context) {
     ucontext_t *interrupted = context;
     CHECK_QUIETLY(number == SIGSYS && info->si_signo == SIGSYS && info->si_code == SYS_SECCOMP);
@@ -70,7 +72,8 @@ static void emulate(int number, siginfo_t *info, void *context) {
 static void expect_emulated(long call, char *buffer) {
     int before = traps;
     trapped_call = call;
-    CHECK(syscall(call, 0L, buffer, 0L) == OWN_RESULT && traps == before + 1, "call %ld: %d traps", call, traps - before);
+    CHECK(syscall(call, 0L, buffer, 0L) == OWN_RESULT && traps == before + 1, "call %ld: %d traps", call,
+        traps - before);
     if (buffer) CHECK(strcmp(buffer, "emulated") == 0, "call %ld: buffer", call);
     CHECK(!is_blocked(SIGSYS), "blocked afterwards");
 }
@@ -160,7 +163,8 @@ static void *work_in_a_thread(void *argument) {
 
 static void threads_and_children_have_the_filters(void) {
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, work_in_a_thread, (void *)3) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    CHECK(pthread_create(&thread, NULL, work_in_a_thread, (void *)3) == 0 && pthread_join(thread, NULL) == 0,
+        "thread");
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -232,12 +236,13 @@ static void traps_kill_who_does_not_handle_them(void) {
     }
 }
 
-/* A ring uses memory after its calls have returned, which no filter sees: where there is one (inline mode), rings are
- * refused as in a container; elsewhere they are there if they are natively. */
+/* A ring uses memory after its calls have returned, which no filter sees: where there is one (inline mode),
+ * rings are refused as in a container; elsewhere they are there if they are natively. */
 static void rings_are_refused_where_calls_are_gated(void) {
     struct io_ring_sizes { uint32_t sizes[30]; } parameters = {{0}};
     const char *faults = getenv("WEIR_FAULTS"), *preload = getenv("LD_PRELOAD");
-    int gated = faults != NULL && strcmp(faults, "inline") == 0 && preload != NULL && strstr(preload, "weir") != NULL;
+    int gated = faults != NULL && strcmp(faults, "inline") == 0 && preload != NULL
+        && strstr(preload, "weir") != NULL;
     errno = 0;
     long ring = syscall(SYS_io_uring_setup, 4, &parameters);
     if (gated)

@@ -1,5 +1,6 @@
-/* A program that makes its system calls by its own instructions, as Go's runtime does, and looks like one of Go's by a section of
- * its file: masks, handlers and alternate stacks, children that share memory until their exec, calls that wait, memory given up. */
+/* A program that makes its system calls by its own instructions, as Go's runtime does, and looks like one of
+ * Go's by a section of its file: masks, handlers and alternate stacks, children that share memory until their
+ * exec, calls that wait, memory given up. */
 #include "handlers.h"
 #include <sched.h>
 #include <sys/syscall.h>
@@ -10,7 +11,8 @@ static inline long call(long number, long a, long b, long c, long d, long e) {
     register long r10 __asm__("r10") = d;
     register long r8 __asm__("r8") = e;
     long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+        : "rcx", "r11", "memory");
     return result;
 }
 
@@ -54,14 +56,16 @@ static void memory_works_while_all_is_blocked(void) {
     uint64_t before = mask_past(SIG_SETMASK, ~0ul);
     walk();
     uint64_t blocked = mask_past(SIG_SETMASK, before);
-    CHECK((blocked & 1ul << 6) && (blocked & 1ul << 30), "SIGBUS and SIGSYS read back as blocked: %lx", blocked);
+    CHECK((blocked & 1ul << 6) && (blocked & 1ul << 30), "SIGBUS and SIGSYS read back as blocked: %lx",
+        blocked);
     CHECK(call(SYS_rt_sigprocmask, SIG_SETMASK, 8, 0, 8, 0) == -EFAULT, "no set there");
     CHECK(call(SYS_rt_sigprocmask, 99, (long)&before, 0, 8, 0) == -EINVAL, "how");
 }
 
 static void handlers_for_all_signals_come_and_memory_works(void) {
     for (int number = 1; number < 32; number++)
-        if (number != SIGKILL && number != SIGSTOP && number != SIGCHLD) set_past(number, handler, SA_ONSTACK);
+        if (number != SIGKILL && number != SIGSTOP && number != SIGCHLD)
+            set_past(number, handler, SA_ONSTACK);
     runs = 0;
     for (int number = 1; number < 32; number++) {
         if (number == SIGKILL || number == SIGSTOP || number == SIGCHLD) continue;
@@ -76,7 +80,8 @@ static void blocked_ones_wait(void) {
     for (int number = SIGBUS; number <= SIGSYS; number += SIGSYS - SIGBUS) {
         uint64_t before = mask_past(SIG_BLOCK, 1ul << (number - 1));
         runs = 0;
-        CHECK(call(SYS_tgkill, getpid(), call(SYS_gettid, 0, 0, 0, 0, 0), number, 0, 0) == 0 && runs == 0, "it waits");
+        CHECK(call(SYS_tgkill, getpid(), call(SYS_gettid, 0, 0, 0, 0, 0), number, 0, 0) == 0 && runs == 0,
+            "it waits");
         walk();
         mask_past(SIG_SETMASK, before);
         CHECK(runs == 1, "it comes: %d", runs);
@@ -90,7 +95,8 @@ static void alternate_stacks_are_used(void) {
         char *own = malloc(MIB);
         stack_t new = {.ss_sp = own + MIB / 2, .ss_size = bytes}, old, off = {.ss_flags = SS_DISABLE};
         churn();
-        CHECK(call(SYS_sigaltstack, (long)&new, (long)&old, 0, 0, 0) == 0 && old.ss_flags == SS_DISABLE, "sigaltstack");
+        CHECK(call(SYS_sigaltstack, (long)&new, (long)&old, 0, 0, 0) == 0 && old.ss_flags == SS_DISABLE,
+            "sigaltstack");
         for (int round = 0; round < 3; round++) {
             CHECK(call(SYS_tgkill, getpid(), call(SYS_gettid, 0, 0, 0, 0, 0), SIGUSR1, 0, 0) == 0, "tgkill");
             CHECK(ran_at > own + MIB / 2 && ran_at < own + MIB / 2 + bytes, "not on it");
@@ -111,15 +117,17 @@ static void *in_a_thread(void *unused) {
 }
 
 static void threads_are_seen_too(void) {
-    /* One after the other: each pushes the others' memory out, and all of it at once would not fit the pool. */
+    /* One after the other: each pushes the others' memory out, and all of it at once would not fit the
+     * pool. */
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0, "thread");
+        CHECK(pthread_create(&thread, NULL, in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0,
+            "thread");
     }
 }
 
-/* As `syscall.forkAndExecInChild`: the child shares memory, sets all handlers to the default, unblocks, and starts a program whose
- * name and arguments are out. */
+/* As `syscall.forkAndExecInChild`: the child shares memory, sets all handlers to the default, unblocks, and
+ * starts a program whose name and arguments are out. */
 static char **volatile arguments;
 static volatile long failed;
 static int ends[2];
@@ -128,7 +136,8 @@ __attribute__((noinline)) static long start(int exists) {
     uint64_t all = ~0ul, none = 0;
     mask_past(SIG_SETMASK, all);
     long child;
-    __asm__ volatile("syscall" : "=a"(child) : "a"(SYS_clone), "D"((long)(CLONE_VM | CLONE_VFORK | SIGCHLD)), "S"(0l), "d"(0l) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(child) : "a"(SYS_clone), "D"((long)(CLONE_VM | CLONE_VFORK | SIGCHLD)),
+        "S"(0l), "d"(0l) : "rcx", "r11", "memory");
     if (child == 0) {
         struct action dfl = {0};
         for (int number = 1; number < 65; number++) call(SYS_rt_sigaction, number, (long)&dfl, 0, 8, 0);
@@ -136,7 +145,8 @@ __attribute__((noinline)) static long start(int exists) {
         for (size_t i = 0; i < 16; i++)
             if (!page_looks_right(i * (PAGES / 16) + 5)) call(SYS_exit_group, 99, 0, 0, 0, 0);
         call(SYS_dup2, ends[1], 1, 0, 0, 0);
-        failed = call(SYS_execve, (long)(exists ? arguments[0] : "/no/such/program"), (long)arguments, (long)(arguments + 2), 0, 0);
+        failed = call(SYS_execve, (long)(exists ? arguments[0] : "/no/such/program"), (long)arguments,
+            (long)(arguments + 2), 0, 0);
         call(SYS_exit_group, 98, 0, 0, 0, 0);
     }
     mask_past(SIG_SETMASK, none);
@@ -160,11 +170,13 @@ static void children_start_programs(void) {
         ssize_t n = exists ? read(ends[0], answer, sizeof answer) : 0;
         CHECK(call(SYS_wait4, child, (long)&status, 0, 0, 0) == child && WIFEXITED(status), "wait");
         CHECK(WEXITSTATUS(status) == (exists ? 0 : 98), "status %d", WEXITSTATUS(status));
-        CHECK(exists ? n == 20 && !memcmp(answer, "a word that was out\n", 20) : failed == -ENOENT, "answer %zd %ld", n, failed);
+        CHECK(exists ? n == 20 && !memcmp(answer, "a word that was out\n", 20) : failed == -ENOENT,
+            "answer %zd %ld", n, failed);
         close(ends[0]);
         walk();
         runs = 0;
-        CHECK(call(SYS_tgkill, getpid(), call(SYS_gettid, 0, 0, 0, 0, 0), SIGBUS, 0, 0) == 0 && runs == 1, "handlers stay");
+        CHECK(call(SYS_tgkill, getpid(), call(SYS_gettid, 0, 0, 0, 0, 0), SIGBUS, 0, 0) == 0 && runs == 1,
+            "handlers stay");
     }
     munmap(place, 64 * PAGE);
 }
@@ -172,7 +184,8 @@ static void children_start_programs(void) {
 static volatile int enough;
 static volatile int *interrupted; /* `runs` of the thread that is */
 
-/* One signal after the other, each when the handler of the last has returned for some time, until it is told that it is enough. */
+/* One signal after the other, each when the handler of the last has returned for some time, until it is told
+ * that it is enough. */
 static void *interrupt(void *thread) {
     while (!enough) {
         int before = *interrupted;
@@ -183,7 +196,8 @@ static void *interrupt(void *thread) {
     return NULL;
 }
 
-/* Blocked in reads, whose buffers are out or on the stack: interrupted by a handler that makes calls of its own, or restarted. */
+/* Blocked in reads, whose buffers are out or on the stack: interrupted by a handler that makes calls of its
+ * own, or restarted. */
 static void waiting_calls_are_interrupted_or_restarted(void) {
     for (int restart = 0; restart < 2; restart++) {
         int pipes[2];
@@ -235,7 +249,8 @@ static void a_child_with_a_copy_has_its_own(void) {
             walk();
             for (size_t page = 0; page < PAGES; page += 3) fill_page(memory + page * PAGE, page);
             for (size_t page = 0; page < PAGES; page++)
-                if (!page_is(memory + page * PAGE, page % 3 ? SEED + page : page)) call(SYS_exit_group, 1, 0, 0, 0, 0);
+                if (!page_is(memory + page * PAGE, page % 3 ? SEED + page : page))
+                    call(SYS_exit_group, 1, 0, 0, 0, 0);
             call(SYS_exit_group, 0, 0, 0, 0, 0);
             __builtin_unreachable();
         }

@@ -1,4 +1,5 @@
-/* mprotect: reservations that are opened piece by piece, pages that become read-only or unreachable and come back. */
+/* mprotect: reservations that are opened piece by piece, pages that become read-only or unreachable and come
+ * back. */
 #include "check.h"
 
 #define BYTES (96 * MIB)
@@ -14,7 +15,8 @@ static void reservation_is_opened_in_pieces(void) {
         fill(start + at, 4 * MIB, 1 + at / PAGE);
     }
     check_filled(start, BYTES, 1, "opened part");
-    CHECK(fault_of(start + BYTES, 1) == SIGSEGV, "writing behind the opened part: signal %d", (int)fault_signal);
+    CHECK(fault_of(start + BYTES, 1) == SIGSEGV, "writing behind the opened part: signal %d",
+        (int)fault_signal);
     CHECK(mprotect(start + reserved - PAGE, PAGE, PROT_READ | PROT_WRITE) == 0, "mprotect of the last page");
     start[reserved - 1] = 5;
     CHECK(munmap(start, reserved) == 0, "munmap");
@@ -40,7 +42,8 @@ static void read_only_pages_are_read_and_not_written(void) {
     CHECK(mprotect(start, BYTES, PROT_READ) == 0, "mprotect");
     check_filled(start, BYTES, 2, "read-only");
     for (size_t page = 0; page < BYTES / PAGE; page += 331)
-        CHECK(fault_of(start + page * PAGE + 100, 1) == SIGSEGV, "writing page %zu: signal %d", page, (int)fault_signal);
+        CHECK(fault_of(start + page * PAGE + 100, 1) == SIGSEGV, "writing page %zu: signal %d", page,
+            (int)fault_signal);
     churn();
     CHECK(fault_of(start, 1) == SIGSEGV, "writing an old page: signal %d", (int)fault_signal);
     check_filled(start, BYTES, 2, "read-only after refused writes");
@@ -56,7 +59,8 @@ static void unreachable_pages_keep_their_bytes(void) {
     CHECK(mprotect(start + 16 * MIB, 32 * MIB, PROT_NONE) == 0, "mprotect");
     churn();
     CHECK(fault_of(start + 16 * MIB, 0) == SIGSEGV, "first unreachable byte: signal %d", (int)fault_signal);
-    CHECK(fault_of(start + 48 * MIB - 1, 0) == SIGSEGV, "last unreachable byte: signal %d", (int)fault_signal);
+    CHECK(fault_of(start + 48 * MIB - 1, 0) == SIGSEGV, "last unreachable byte: signal %d",
+        (int)fault_signal);
     check_filled(start, 16 * MIB, 4, "before");
     check_filled(start + 48 * MIB, BYTES - 48 * MIB, 4 + 48 * MIB / PAGE, "behind");
     CHECK(mprotect(start + 16 * MIB, 32 * MIB, PROT_READ | PROT_WRITE) == 0, "mprotect back");
@@ -68,15 +72,18 @@ static void alternating_protections(void) {
     char *start = map(BYTES);
     fill(start, BYTES, 5);
     size_t step = 128 * 1024;
-    for (size_t at = 0; at < BYTES; at += 2 * step) CHECK(mprotect(start + at, step, PROT_READ) == 0, "mprotect at %zu", at);
+    for (size_t at = 0; at < BYTES; at += 2 * step)
+        CHECK(mprotect(start + at, step, PROT_READ) == 0, "mprotect at %zu", at);
     churn();
     for (size_t at = 0; at < BYTES; at += 2 * step) {
         CHECK(page_is(start + at, 5 + at / PAGE), "read-only page at %zu", at);
         fill_page(start + at + step, 900 + at);
     }
-    for (size_t at = 0; at < BYTES; at += 64 * step) CHECK(fault_of(start + at, 1) == SIGSEGV, "write at %zu", at);
+    for (size_t at = 0; at < BYTES; at += 64 * step)
+        CHECK(fault_of(start + at, 1) == SIGSEGV, "write at %zu", at);
     CHECK(mprotect(start, BYTES, PROT_READ | PROT_WRITE) == 0, "mprotect of all");
-    for (size_t at = 0; at < BYTES; at += 2 * step) CHECK(page_is(start + at + step, 900 + at), "written page at %zu", at + step);
+    for (size_t at = 0; at < BYTES; at += 2 * step)
+        CHECK(page_is(start + at + step, 900 + at), "written page at %zu", at + step);
     CHECK(munmap(start, BYTES) == 0, "munmap");
 }
 

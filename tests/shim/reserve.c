@@ -1,5 +1,5 @@
-/* Address space reserved without access, as runtimes do it: far more than there will be memory, opened piece by piece, at places
- * that matter or do not. */
+/* Address space reserved without access, as runtimes do it: far more than there will be memory, opened piece
+ * by piece, at places that matter or do not. */
 #include "check.h"
 
 #include <time.h>
@@ -63,7 +63,8 @@ static void opened_by_protection(void) {
 static void moved_and_trimmed(void) {
     char *start = reserve(8 * GIB);
     /* As allocators align: more than is wanted, and both ends go back. */
-    CHECK(munmap(start, 3 * MIB) == 0 && munmap(start + 4 * GIB + 3 * MIB, 4 * GIB - 3 * MIB) == 0, "munmap of both ends");
+    CHECK(munmap(start, 3 * MIB) == 0 && munmap(start + 4 * GIB + 3 * MIB, 4 * GIB - 3 * MIB) == 0,
+        "munmap of both ends");
     start += 3 * MIB;
     char *moved = mremap(start, 4 * GIB, 6 * GIB, MREMAP_MAYMOVE);
     CHECK(moved != MAP_FAILED, "mremap of a reservation");
@@ -137,7 +138,8 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Runtimes reserve and give back many times until a place suits them. The bounds are hundreds of times what it takes. */
+/* Runtimes reserve and give back many times until a place suits them. The bounds are hundreds of times what
+ * it takes. */
 static void untouched_ranges_cost_little(void) {
     double began = seconds();
     for (int i = 0; i < 2000; i++) {

@@ -1,5 +1,6 @@
-/* Rights given up are given up by the whole process: no thread keeps a user, a group or a capability that the program has
- * dropped, and threads that the program did not start have no right at all. Memory works on as anybody. */
+/* Rights given up are given up by the whole process: no thread keeps a user, a group or a capability that the
+ * program has dropped, and threads that the program did not start have no right at all. Memory works on as
+ * anybody. */
 #include "check.h"
 
 #include <dirent.h>
@@ -78,10 +79,12 @@ static void check_threads(const char *what) {
         }
         for (size_t i = 0; i < 4; i++) {
             unsigned long caps = hex_of(other, less[i]);
-            CHECK((caps & ~hex_of(own, less[i])) == 0, "%s: thread %d has %s %lx", what, (int)id, less[i], caps);
+            CHECK((caps & ~hex_of(own, less[i])) == 0, "%s: thread %d has %s %lx", what, (int)id, less[i],
+                caps);
             CHECK(is_mine(id) || caps == 0, "%s: foreign thread %d has %s %lx", what, (int)id, less[i], caps);
         }
-        CHECK(is_mine(id) || hex_of(other, "NoNewPrivs") == 1, "%s: foreign thread %d may gain rights", what, (int)id);
+        CHECK(is_mine(id) || hex_of(other, "NoNewPrivs") == 1, "%s: foreign thread %d may gain rights", what,
+            (int)id);
     }
     CHECK(seen > 0, "%s: no threads", what);
     closedir(tasks);
@@ -180,7 +183,8 @@ static void *keep_walking(void *unused) {
 static void drop_with_threads(void) {
     pthread_t threads[2];
     over = 0;
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, keep_walking, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, keep_walking, NULL) == 0, "pthread_create");
     while (mine_count < 3) sched_yield();
     if (is_root()) drop_user_and_groups();
     check_threads("with threads");
@@ -202,7 +206,8 @@ static void drop_at_once(void) {
     pthread_t walker, threads[2];
     over = 0;
     CHECK(pthread_create(&walker, NULL, keep_walking, NULL) == 0, "pthread_create");
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, change_users, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, change_users, NULL) == 0, "pthread_create");
     for (int i = 0; i < 4 && may_fork(); i++) {
         pid_t child = fork();
         if (child == 0) {

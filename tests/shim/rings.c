@@ -1,5 +1,5 @@
-/* A ring of io_uring made while the program is small, used when it is large: what it reads and writes lies in pages that are out. A
- * program that is refused a ring (ENOSYS, EPERM) does without. */
+/* A ring of io_uring made while the program is small, used when it is large: what it reads and writes lies in
+ * pages that are out. A program that is refused a ring (ENOSYS, EPERM) does without. */
 #include "check.h"
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -20,9 +20,12 @@ static void make_ring(void) {
         return;
     }
     CHECK(about.features & IORING_FEAT_SINGLE_MMAP, "an old ring");
-    size_t sq = about.sq_off.array + about.sq_entries * 4, cq = about.cq_off.cqes + about.cq_entries * sizeof(struct io_uring_cqe);
-    queue = mmap(NULL, sq > cq ? sq : cq, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
-    entries = mmap(NULL, about.sq_entries * sizeof *entries, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQES);
+    size_t sq = about.sq_off.array + about.sq_entries * 4,
+        cq = about.cq_off.cqes + about.cq_entries * sizeof(struct io_uring_cqe);
+    queue = mmap(NULL, sq > cq ? sq : cq, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring,
+        IORING_OFF_SQ_RING);
+    entries = mmap(NULL, about.sq_entries * sizeof *entries, PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQES);
     CHECK(queue != MAP_FAILED && entries != MAP_FAILED, "mmap of the ring");
 }
 
@@ -30,15 +33,18 @@ static unsigned *word(unsigned offset) { return (unsigned *)(queue + offset); }
 
 /* Moves a block from or to the file; by the ring if there is one. */
 static ssize_t transfer(int code, int file, void *block, off_t at) {
-    if (ring < 0) return code == IORING_OP_READ ? pread(file, block, BLOCK, at) : pwrite(file, block, BLOCK, at);
+    if (ring < 0)
+        return code == IORING_OP_READ ? pread(file, block, BLOCK, at) : pwrite(file, block, BLOCK, at);
     unsigned tail = *word(about.sq_off.tail), index = tail & *word(about.sq_off.ring_mask);
-    entries[index] = (struct io_uring_sqe){.opcode = code, .fd = file, .addr = (uintptr_t)block, .len = BLOCK, .off = at, .user_data = at};
+    entries[index] = (struct io_uring_sqe){.opcode = code, .fd = file, .addr = (uintptr_t)block, .len = BLOCK,
+        .off = at, .user_data = at};
     word(about.sq_off.array)[index] = index;
     __atomic_store_n(word(about.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
     CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1, "io_uring_enter");
     unsigned head = *word(about.cq_off.head);
     CHECK(head != __atomic_load_n(word(about.cq_off.tail), __ATOMIC_ACQUIRE), "no completion");
-    struct io_uring_cqe *done = (struct io_uring_cqe *)(queue + about.cq_off.cqes) + (head & *word(about.cq_off.ring_mask));
+    struct io_uring_cqe *done = (struct io_uring_cqe *)(queue + about.cq_off.cqes)
+        + (head & *word(about.cq_off.ring_mask));
     ssize_t result = done->res;
     __atomic_store_n(word(about.cq_off.head), head + 1, __ATOMIC_RELEASE);
     return result;

@@ -45,7 +45,8 @@ static void grown_by_small_steps(void) {
     fill(first, bytes, 3);
     churn();
     check_filled(first, bytes, 3, "grown by steps");
-    CHECK(sbrk(-(intptr_t)((char *)sbrk(0) - start)) != (void *)-1 && sbrk(0) == start, "giving all of it back");
+    CHECK(sbrk(-(intptr_t)((char *)sbrk(0) - start)) != (void *)-1 && sbrk(0) == start,
+        "giving all of it back");
 }
 
 static void shrunk_and_grown_again(void) {

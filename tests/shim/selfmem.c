@@ -1,5 +1,5 @@
-/* A process's own memory by other ways than its addresses: process_vm_readv(2), /proc/self/mem; and another process's into
- * memory that was pushed out. */
+/* A process's own memory by other ways than its addresses: process_vm_readv(2), /proc/self/mem; and another
+ * process's into memory that was pushed out. */
 #include "gate.h"
 
 #include <fcntl.h>
@@ -13,7 +13,8 @@ static char *one, *two;
 static ssize_t copy(int writes, pid_t pid, char *local, char *remote, size_t bytes, int parts) {
     static struct iovec here[64], there[64];
     CHECK(parts <= 32, "parts");
-    for (int n = 0; n < parts; n++) here[n] = (struct iovec){local + bytes / (size_t)parts * (size_t)n, bytes / (size_t)parts};
+    for (int n = 0; n < parts; n++)
+        here[n] = (struct iovec){local + bytes / (size_t)parts * (size_t)n, bytes / (size_t)parts};
     for (int n = 0; n < 2 * parts; n++)
         there[n] = (struct iovec){remote + bytes / (size_t)parts / 2 * (size_t)n, bytes / (size_t)parts / 2};
     size_t count = 2 * (size_t)parts;
@@ -35,7 +36,8 @@ static void large_copies_within_the_process(void) {
 
 static void *copy_by_thread_id(void *unused) {
     (void)unused;
-    CHECK(copy(0, (pid_t)syscall(SYS_gettid), two, one, 5 * PAGE, 1) == 5 * (ssize_t)PAGE, "by the id of a thread");
+    CHECK(copy(0, (pid_t)syscall(SYS_gettid), two, one, 5 * PAGE, 1) == 5 * (ssize_t)PAGE,
+        "by the id of a thread");
     return NULL;
 }
 
@@ -43,7 +45,8 @@ static void threads_and_refusals(void) {
     fill(one, MIB, 8);
     churn();
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, copy_by_thread_id, NULL) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    CHECK(pthread_create(&thread, NULL, copy_by_thread_id, NULL) == 0 && pthread_join(thread, NULL) == 0,
+        "thread");
     check_filled(two, 5 * PAGE, 8, "by a thread");
     char *gone = map(2 * MIB);
     fill(gone, MIB, 60);
@@ -94,7 +97,8 @@ static void through_the_file(const char *name) {
     churn();
     CHECK(lseek(file, at + (off_t)PAGE, SEEK_SET) == at + (off_t)PAGE, "lseek");
     static char page[PAGE];
-    for (int n = 1; n < 20; n++) CHECK(read(file, page, PAGE) == (ssize_t)PAGE && page_is(page, 20 + (uint64_t)n), "read");
+    for (int n = 1; n < 20; n++)
+        CHECK(read(file, page, PAGE) == (ssize_t)PAGE && page_is(page, 20 + (uint64_t)n), "read");
     show("place", (long)(lseek(file, 0, SEEK_CUR) - at));
     fill(two, MIB, 90);
     churn();
@@ -103,7 +107,8 @@ static void through_the_file(const char *name) {
     churn();
     struct iovec parts[3] = {{two + 5, 3000}, {two + MIB, 0}, {page, PAGE}};
     CHECK(preadv(file, parts, 3, at + 8 * MIB + 9) == 3000 + (ssize_t)PAGE, "preadv");
-    CHECK(memcmp(two + 5, one + 8 * MIB + 9, 3000) == 0 && memcmp(page, one + 8 * MIB + 3009, PAGE) == 0, "preadv");
+    CHECK(memcmp(two + 5, one + 8 * MIB + 9, 3000) == 0 && memcmp(page, one + 8 * MIB + 3009, PAGE) == 0,
+        "preadv");
     CHECK(lseek(file, at + 100, SEEK_SET) == at + 100, "lseek");
     churn();
     CHECK(writev(file, parts, 3) == 3000 + (ssize_t)PAGE && memcmp(one + 100, two + 5, 3000) == 0, "writev");
@@ -129,7 +134,8 @@ static void files_that_are_memory(void) {
     /* What may only be read is written all the same, as debuggers do. */
     CHECK(mprotect(gone, MIB, PROT_READ) == 0, "mprotect");
     churn();
-    CHECK(pwrite(file, "new", 3, (off_t)(uintptr_t)gone + 5 * (off_t)PAGE) == 3, "pwrite to a read-only page");
+    CHECK(pwrite(file, "new", 3, (off_t)(uintptr_t)gone + 5 * (off_t)PAGE) == 3,
+        "pwrite to a read-only page");
     CHECK(memcmp(gone + 5 * PAGE, "new", 3) == 0, "contents");
     churn();
     CHECK(memcmp(gone + 5 * PAGE, "new", 3) == 0 && page_is(gone + 6 * PAGE, 66), "contents later");

@@ -1,5 +1,5 @@
-/* Signals that arrive while memory is being fetched: real bus errors, timers, jumps out of interrupted calls, EINTR and
- * SA_RESTART; and what a fault must not change: errno, registers, rounding. */
+/* Signals that arrive while memory is being fetched: real bus errors, timers, jumps out of interrupted calls,
+ * EINTR and SA_RESTART; and what a fault must not change: errno, registers, rounding. */
 #include "handlers.h"
 
 #include <poll.h>
@@ -12,7 +12,7 @@
 #error "registers_survive_faults is written for x86-64: add your architecture"
 #endif
 
-/* --- real bus errors --------------------------------------------------------------------------------------------------- */
+/* --- real bus errors ----------------------------------------------------------------------------- */
 
 /* A mapping of four pages of a file that has only one. */
 struct truncated {
@@ -31,7 +31,9 @@ static struct truncated truncated_mapping(int flags) {
     return made;
 }
 
-static void drop_mapping(struct truncated *made) { CHECK(munmap(made->start, 4 * PAGE) == 0 && close(made->file) == 0, "munmap"); }
+static void drop_mapping(struct truncated *made) {
+    CHECK(munmap(made->start, 4 * PAGE) == 0 && close(made->file) == 0, "munmap");
+}
 
 static __thread sigjmp_buf back;
 static __thread volatile uintptr_t bad_address;
@@ -55,7 +57,8 @@ static void expect_bus(volatile char *at, int writes) {
             (void)*at;
         CHECK(0, "no bus error at %p", (void *)at);
     }
-    CHECK(bad_address == (uintptr_t)at && bad_code == BUS_ADRERR, "si_addr %#zx, expected %p, code %d", (size_t)bad_address,
+    CHECK(bad_address == (uintptr_t)at && bad_code == BUS_ADRERR, "si_addr %#zx, expected %p, code %d",
+        (size_t)bad_address,
           (void *)at, bad_code);
     CHECK(!is_blocked(SIGBUS), "blocked after the jump");
 }
@@ -101,7 +104,8 @@ static void *bus_errors_in_a_thread(void *argument) {
 static void bus_errors_in_threads_stay_apart(void) {
     pthread_t threads[4];
     set_handler(SIGBUS, on_bus, 0);
-    for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, bus_errors_in_a_thread, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, bus_errors_in_a_thread, NULL) == 0, "pthread_create");
     for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
     set_default(SIGBUS);
 }
@@ -122,7 +126,8 @@ static void a_handler_may_repair_and_return(void) {
     CHECK(signal(SIGBUS, grow_file) == SIG_DFL, "signal");
     for (int round = 1; round <= 50; round++) {
         made.start[2 * PAGE + 5] = (char)round;
-        CHECK(grown == round && made.start[2 * PAGE + 5] == (char)round && made.start[3 * PAGE] == 0, "round %d: %d", round, grown);
+        CHECK(grown == round && made.start[2 * PAGE + 5] == (char)round && made.start[3 * PAGE] == 0,
+            "round %d: %d", round, grown);
         CHECK(ftruncate(made.file, (off_t)PAGE) == 0, "ftruncate");
     }
     set_default(SIGBUS);
@@ -139,8 +144,10 @@ static void copying_from_a_truncated_file_stops_there(void) {
             memcpy(into + page * PAGE, made.start, 2 * PAGE);
             CHECK(0, "no bus error");
         }
-        CHECK(bad_address >= (uintptr_t)made.start + PAGE && bad_address < (uintptr_t)made.start + 2 * PAGE, "si_addr");
-        CHECK(into[page * PAGE] == 'f' && page_is(into + (page + 2) * PAGE, 9 + page + 2), "copied at page %zu", page);
+        CHECK(bad_address >= (uintptr_t)made.start + PAGE && bad_address < (uintptr_t)made.start + 2 * PAGE,
+            "si_addr");
+        CHECK(into[page * PAGE] == 'f' && page_is(into + (page + 2) * PAGE, 9 + page + 2),
+            "copied at page %zu", page);
     }
     set_default(SIGBUS);
     drop_mapping(&made);
@@ -182,7 +189,8 @@ static void meet_a_bus_error(void) {
 static void bus_errors_kill_who_does_not_handle_them(void) {
     for (fate = 0; fate < 3; fate++) {
         int status = status_of_child(meet_a_bus_error);
-        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS, "fate %d: status %#x", fate, (unsigned)status);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS, "fate %d: status %#x", fate,
+            (unsigned)status);
     }
 }
 
@@ -190,7 +198,8 @@ static void segv_handlers_see_their_faults(void) {
     char *start = map(BYTES);
     fill(start, BYTES, 12);
     churn();
-    CHECK(mprotect(start + 16 * MIB, MIB, PROT_NONE) == 0 && mprotect(start + 32 * MIB, MIB, PROT_READ) == 0, "mprotect");
+    CHECK(mprotect(start + 16 * MIB, MIB, PROT_NONE) == 0 && mprotect(start + 32 * MIB, MIB, PROT_READ) == 0,
+        "mprotect");
     for (int round = 0; round < 20; round++) {
         CHECK(fault_of(start + 16 * MIB + (size_t)round * PAGE, 0) == SIGSEGV, "unreadable");
         CHECK(fault_of(start + 32 * MIB + (size_t)round * PAGE, 1) == SIGSEGV, "read-only");
@@ -200,7 +209,7 @@ static void segv_handlers_see_their_faults(void) {
     CHECK(munmap(start, BYTES) == 0 && fault_of(start, 0) == SIGSEGV, "unmapped");
 }
 
-/* --- timers ------------------------------------------------------------------------------------------------------------ */
+/* --- timers -------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t ticks;
 static uint64_t *counters; /* managed: one word per page */
@@ -248,7 +257,7 @@ static void a_timer_on_an_alternate_stack_works_too(void) {
     free(stack.ss_sp);
 }
 
-/* --- jumps out of calls --------------------------------------------------------------------------------------------------- */
+/* --- jumps out of calls -------------------------------------------------------------------------- */
 
 static sigjmp_buf out;
 static jmp_buf plain_out;
@@ -314,7 +323,7 @@ static void a_jump_out_of_a_walk_continues_it(void) {
     walk();
 }
 
-/* --- EINTR and SA_RESTART ----------------------------------------------------------------------------------------------------- */
+/* --- EINTR and SA_RESTART ------------------------------------------------------------------------ */
 
 static volatile sig_atomic_t interrupted;
 static _Atomic int finished;
@@ -383,7 +392,8 @@ static void a_read_is_interrupted_or_restarted(void) {
 
 static void other_calls_are_interrupted_too(void) {
     char *far = map(BYTES);
-    struct timespec *wish = (struct timespec *)(far + 4 * MIB - 8), *rest = (struct timespec *)(far + 24 * MIB - 8);
+    struct timespec *wish = (struct timespec *)(far + 4 * MIB - 8),
+        *rest = (struct timespec *)(far + 24 * MIB - 8);
     struct pollfd *poller = (struct pollfd *)(far + 40 * MIB - 4);
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
@@ -402,13 +412,14 @@ static void other_calls_are_interrupted_too(void) {
         else if (round < 5)
             CHECK(recv(ends[0], far + 50 * MIB, PAGE, 0) == -1 && errno == EINTR, "recv");
         else
-            CHECK(clock_nanosleep(CLOCK_MONOTONIC, 0, wish, rest) == EINTR && rest->tv_sec > 900, "clock_nanosleep");
+            CHECK(clock_nanosleep(CLOCK_MONOTONIC, 0, wish, rest) == EINTR && rest->tv_sec > 900,
+                "clock_nanosleep");
         stop_interrupting(thread);
     }
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0 && munmap(far, BYTES) == 0, "munmap");
 }
 
-/* --- what a fault must not change --------------------------------------------------------------------------------------------- */
+/* --- what a fault must not change ---------------------------------------------------------------- */
 
 static void errno_survives_faults(void) {
     for (size_t page = 0; page < PAGES; page++) {
@@ -432,10 +443,11 @@ static void rounding_survives_faults(void) {
     CHECK(one / three < up, "rounding upwards changed nothing");
 }
 
-/* Loads all registers that a function may lose, touches `at`, and returns how many have changed. The bytes below the
- * stack pointer are the function's too. */
+/* Loads all registers that a function may lose, touches `at`, and returns how many have changed. The bytes
+ * below the stack pointer are the function's too. */
 uint64_t changed_after_touching(const volatile char *at, const uint64_t *values);
-__asm__(".text\n.globl changed_after_touching\n.type changed_after_touching, @function\nchanged_after_touching:\n"
+__asm__(".text\n.globl changed_after_touching\n.type changed_after_touching, @function\n"
+    "changed_after_touching:\n"
         "mov (%rsi), %rax\n mov 8(%rsi), %rdx\n mov 16(%rsi), %rcx\n mov 24(%rsi), %r8\n mov 32(%rsi), %r9\n"
         "mov 40(%rsi), %r10\n mov 48(%rsi), %r11\n"
         "mov %rax, -8(%rsp)\n mov %rdx, -64(%rsp)\n mov %rcx, -128(%rsp)\n"
@@ -453,11 +465,14 @@ __asm__(".text\n.globl changed_after_touching\n.type changed_after_touching, @fu
         "mov -8(%rsp), %rdx\n xor %eax, %eax\n cmp (%rsi), %rdx\n setne %al\n add %rax, %rdi\n"
         "mov -64(%rsp), %rdx\n xor %eax, %eax\n cmp 8(%rsi), %rdx\n setne %al\n add %rax, %rdi\n"
         "mov -128(%rsp), %rdx\n xor %eax, %eax\n cmp 16(%rsi), %rdx\n setne %al\n add %rax, %rdi\n"
-        "movdqu (%rsi), %xmm1\n pcmpeqb %xmm0, %xmm1\n pmovmskb %xmm1, %edx\n xor %eax, %eax\n cmp $0xffff, %edx\n setne %al\n"
+        "movdqu (%rsi), %xmm1\n pcmpeqb %xmm0, %xmm1\n pmovmskb %xmm1, %edx\n xor %eax, %eax\n"
+        " cmp $0xffff, %edx\n setne %al\n"
         "add %rax, %rdi\n"
-        "movdqu 16(%rsi), %xmm1\n pcmpeqb %xmm7, %xmm1\n pmovmskb %xmm1, %edx\n xor %eax, %eax\n cmp $0xffff, %edx\n setne %al\n"
+        "movdqu 16(%rsi), %xmm1\n pcmpeqb %xmm7, %xmm1\n pmovmskb %xmm1, %edx\n xor %eax, %eax\n"
+        " cmp $0xffff, %edx\n setne %al\n"
         "add %rax, %rdi\n"
-        "movdqu 32(%rsi), %xmm1\n pcmpeqb %xmm15, %xmm1\n pmovmskb %xmm1, %edx\n xor %eax, %eax\n cmp $0xffff, %edx\n setne %al\n"
+        "movdqu 32(%rsi), %xmm1\n pcmpeqb %xmm15, %xmm1\n pmovmskb %xmm1, %edx\n xor %eax, %eax\n"
+        " cmp $0xffff, %edx\n setne %al\n"
         "add %rdi, %rax\n ret\n"
         ".size changed_after_touching, .-changed_after_touching\n");
 

@@ -1,5 +1,5 @@
-/* What a program sets for its signals is what it reads back and what happens: dispositions, masks, alternate stacks,
- * signals that are sent (SIGBUS and SIGSYS among them), and waiting for them. */
+/* What a program sets for its signals is what it reads back and what happens: dispositions, masks, alternate
+ * stacks, signals that are sent (SIGBUS and SIGSYS among them), and waiting for them. */
 #include "handlers.h"
 
 #include <poll.h>
@@ -12,7 +12,7 @@
 #define SS_AUTODISARM (1u << 31)
 #endif
 
-/* --- alternate stacks ------------------------------------------------------------------------------------------- */
+/* --- alternate stacks ---------------------------------------------------------------------------- */
 
 struct seen {
     int calls, on_stack_flag, in_stack;
@@ -44,13 +44,15 @@ static void use_stack(char *start, size_t size, int flags) {
     stack_t own = {.ss_sp = start, .ss_size = size, .ss_flags = flags}, now;
     CHECK(sigaltstack(&own, NULL) == 0, "sigaltstack of %zu bytes", size);
     CHECK(sigaltstack(NULL, &now) == 0, "sigaltstack");
-    CHECK(now.ss_sp == start && now.ss_size == size && now.ss_flags == flags, "read back %p %zu %#x", now.ss_sp, now.ss_size,
+    CHECK(now.ss_sp == start && now.ss_size == size && now.ss_flags == flags, "read back %p %zu %#x",
+        now.ss_sp, now.ss_size,
           (unsigned)now.ss_flags);
 }
 
 static void use_no_stack(void) {
     stack_t none = {.ss_flags = SS_DISABLE}, now;
-    CHECK(sigaltstack(&none, NULL) == 0 && sigaltstack(NULL, &now) == 0 && now.ss_flags == SS_DISABLE, "sigaltstack");
+    CHECK(sigaltstack(&none, NULL) == 0 && sigaltstack(NULL, &now) == 0 && now.ss_flags == SS_DISABLE,
+        "sigaltstack");
 }
 
 static void raise_on(char *start, size_t size) {
@@ -60,14 +62,17 @@ static void raise_on(char *start, size_t size) {
         churn();
         seen = (struct seen){0};
         CHECK(raise(SIGUSR1) == 0 && seen.calls == 1, "raise");
-        CHECK(seen.in_stack && seen.on_stack_flag, "not on the stack: %d %d", seen.in_stack, seen.on_stack_flag);
-        CHECK(seen.reported.ss_sp == start && seen.reported.ss_size == size, "reported %p %zu", seen.reported.ss_sp,
+        CHECK(seen.in_stack && seen.on_stack_flag, "not on the stack: %d %d", seen.in_stack,
+            seen.on_stack_flag);
+        CHECK(seen.reported.ss_sp == start && seen.reported.ss_size == size, "reported %p %zu",
+            seen.reported.ss_sp,
               seen.reported.ss_size);
         /* The same handler where nobody asked for the alternate stack. */
         set_handler(SIGUSR1, look_at_stack, 0);
         seen = (struct seen){0};
         CHECK(raise(SIGUSR1) == 0 && seen.calls == 1, "raise");
-        CHECK(!seen.in_stack && !seen.on_stack_flag, "on the stack: %d %d", seen.in_stack, seen.on_stack_flag);
+        CHECK(!seen.in_stack && !seen.on_stack_flag, "on the stack: %d %d", seen.in_stack,
+            seen.on_stack_flag);
     }
     set_default(SIGUSR1);
     use_no_stack();
@@ -99,13 +104,15 @@ static void without_a_stack_handlers_run_where_the_program_runs(void) {
     stack_size = sizeof static_stack;
     set_handler(SIGUSR1, look_at_stack, SA_ONSTACK);
     seen = (struct seen){0};
-    CHECK(raise(SIGUSR1) == 0 && seen.calls == 1 && !seen.in_stack && !seen.on_stack_flag, "on a stack that is not set");
+    CHECK(raise(SIGUSR1) == 0 && seen.calls == 1 && !seen.in_stack && !seen.on_stack_flag,
+        "on a stack that is not set");
     set_default(SIGUSR1);
 }
 
 static void bad_stacks_are_refused(void) {
     use_stack(static_stack, 64 << 10, 0);
-    stack_t small = {.ss_sp = static_stack, .ss_size = 100}, odd = {.ss_sp = static_stack, .ss_size = 64 << 10, .ss_flags = 77}, now;
+    stack_t small = {.ss_sp = static_stack, .ss_size = 100},
+        odd = {.ss_sp = static_stack, .ss_size = 64 << 10, .ss_flags = 77}, now;
     errno = 0;
     CHECK(sigaltstack(&small, NULL) == -1 && errno == ENOMEM, "small");
     errno = 0;
@@ -150,7 +157,8 @@ static void autodisarm_hides_the_stack_inside(void) {
     for (int round = 1; round <= 3; round++) {
         CHECK(raise(SIGUSR1) == 0 && seen.calls == round, "raise");
         stack_t now;
-        CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == static_stack && now.ss_flags == (int)SS_AUTODISARM, "armed again");
+        CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == static_stack && now.ss_flags == (int)SS_AUTODISARM,
+            "armed again");
     }
     set_default(SIGUSR1);
     use_no_stack();
@@ -239,31 +247,38 @@ static void a_thread_has_its_own_stack_and_starts_with_none(void) {
         if (round == 2) free(own);
     }
     stack_t now;
-    CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == static_stack && now.ss_flags == 0, "the first thread's stack");
+    CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == static_stack && now.ss_flags == 0,
+        "the first thread's stack");
     set_default(SIGUSR1);
     use_no_stack();
 }
 
-/* --- dispositions ------------------------------------------------------------------------------------------------ */
+/* --- dispositions -------------------------------------------------------------------------------- */
 
-static void some_handler(int number, siginfo_t *info, void *context) { (void)number, (void)info, (void)context; }
+static void some_handler(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info, (void)context;
+}
 
 static void plain_handler(int number) { (void)number; }
 
 static void check_disposition(int number, void *handler, int flags, const sigset_t *mask, const char *what) {
     struct sigaction now;
     CHECK(sigaction(number, NULL, &now) == 0, "sigaction");
-    CHECK((void *)now.sa_sigaction == handler, "%s: signal %d: handler %p", what, number, (void *)now.sa_sigaction);
-    CHECK((now.sa_flags & ~RESTORER_FLAG) == flags, "%s: signal %d: flags %#x", what, number, (unsigned)now.sa_flags);
+    CHECK((void *)now.sa_sigaction == handler, "%s: signal %d: handler %p", what, number,
+        (void *)now.sa_sigaction);
+    CHECK((now.sa_flags & ~RESTORER_FLAG) == flags, "%s: signal %d: flags %#x", what, number,
+        (unsigned)now.sa_flags);
     for (int other = 1; mask && other <= SIGRTMAX; other++)
-        CHECK(sigismember(&now.sa_mask, other) == sigismember(mask, other), "%s: signal %d: mask at %d", what, number, other);
+        CHECK(sigismember(&now.sa_mask, other) == sigismember(mask, other), "%s: signal %d: mask at %d", what,
+            number, other);
 }
 
 static const int numbers[] = {SIGBUS, SIGSYS, SIGSEGV, SIGUSR1, SIGTRAP};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static void dispositions_read_back_what_was_set(void) {
-    static const int flag_sets[] = {0, SA_RESTART, SA_ONSTACK | SA_NODEFER, SA_RESETHAND | SA_NOCLDSTOP, SA_RESTART | SA_ONSTACK | SA_NODEFER};
+    static const int flag_sets[] = {0, SA_RESTART, SA_ONSTACK | SA_NODEFER, SA_RESETHAND | SA_NOCLDSTOP,
+        SA_RESTART | SA_ONSTACK | SA_NODEFER};
     sigset_t empty = set_of(0), mask = set_of(SIGUSR2);
     sigaddset(&mask, SIGBUS);
     sigaddset(&mask, SIGSYS);
@@ -278,19 +293,23 @@ static void dispositions_read_back_what_was_set(void) {
             walk_in_handler();
             struct sigaction plain = {.sa_handler = plain_handler, .sa_flags = flag_sets[j]};
             CHECK(sigaction(number, &plain, &old) == 0 && old.sa_sigaction == some_handler, "old handler");
-            CHECK((old.sa_flags & ~RESTORER_FLAG) == flags && sigismember(&old.sa_mask, SIGBUS) == 1, "old flags and mask");
+            CHECK((old.sa_flags & ~RESTORER_FLAG) == flags && sigismember(&old.sa_mask, SIGBUS) == 1,
+                "old flags and mask");
             check_disposition(number, (void *)plain_handler, flag_sets[j], &empty, "set plain");
         }
-        CHECK(signal(number, SIG_IGN) == plain_handler && signal(number, plain_handler) == SIG_IGN, "signal(%d)", number);
+        CHECK(signal(number, SIG_IGN) == plain_handler && signal(number, plain_handler) == SIG_IGN,
+            "signal(%d)", number);
         check_disposition(number, (void *)plain_handler, SA_RESTART, NULL, "by signal()");
-        CHECK(signal(number, SIG_DFL) == plain_handler && signal(number, SIG_DFL) == SIG_DFL, "signal(%d)", number);
+        CHECK(signal(number, SIG_DFL) == plain_handler && signal(number, SIG_DFL) == SIG_DFL, "signal(%d)",
+            number);
     }
     walk();
 }
 
 static void dispositions_are_read_and_written_in_evicted_memory(void) {
     char *far = map(BYTES);
-    struct sigaction *action = (struct sigaction *)(far + 8 * MIB - 40), *old = (struct sigaction *)(far + 24 * MIB - 40);
+    struct sigaction *action = (struct sigaction *)(far + 8 * MIB - 40),
+        *old = (struct sigaction *)(far + 24 * MIB - 40);
     stack_t *stack = (stack_t *)(far + 40 * MIB - 8), *before = (stack_t *)(far + 48 * MIB - 8);
     for (int i = 0; i < NUMBERS; i++) {
         memset(action, 0, sizeof *action);
@@ -303,7 +322,8 @@ static void dispositions_are_read_and_written_in_evicted_memory(void) {
         churn();
         CHECK(sigaction(numbers[i], NULL, old) == 0 && old->sa_handler == plain_handler, "sigaction");
         CHECK(sigismember(&old->sa_mask, SIGBUS) == 1, "mask");
-        CHECK(sigaltstack(stack, NULL) == 0 && sigaltstack(NULL, before) == 0 && before->ss_sp == static_stack, "sigaltstack");
+        CHECK(sigaltstack(stack, NULL) == 0 && sigaltstack(NULL, before) == 0
+            && before->ss_sp == static_stack, "sigaltstack");
         set_default(numbers[i]);
     }
     use_no_stack();
@@ -339,7 +359,7 @@ static void a_child_has_its_parents_dispositions(void) {
     set_default(SIGSYS);
 }
 
-/* --- masks ------------------------------------------------------------------------------------------------------- */
+/* --- masks --------------------------------------------------------------------------------------- */
 
 static void work_with_everything_blocked(char *scratch) {
     sigset_t all, now, before;
@@ -350,7 +370,8 @@ static void work_with_everything_blocked(char *scratch) {
     pages_through_a_pipe(scratch, 0, 1024);
     CHECK(sigprocmask(SIG_BLOCK, NULL, &now) == 0 && all_are_blocked(&now), "read back after work");
     CHECK(sigprocmask(SIG_SETMASK, &before, &all) == 0 && all_are_blocked(&all), "old mask");
-    CHECK(sigprocmask(SIG_SETMASK, NULL, &now) == 0 && !sigismember(&now, SIGBUS) && !sigismember(&now, SIGUSR1), "unblocked");
+    CHECK(sigprocmask(SIG_SETMASK, NULL, &now) == 0 && !sigismember(&now, SIGBUS)
+        && !sigismember(&now, SIGUSR1), "unblocked");
     walk();
 }
 
@@ -372,7 +393,8 @@ static void memory_works_while_all_signals_are_blocked(void) {
     sigfillset(&all);
     CHECK(pthread_sigmask(SIG_BLOCK, &all, &before) == 0, "pthread_sigmask");
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, blocked_thread, scratch) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    CHECK(pthread_create(&thread, NULL, blocked_thread, scratch) == 0 && pthread_join(thread, NULL) == 0,
+        "thread");
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0, "pthread_sigmask");
     CHECK(munmap(scratch, BYTES) == 0, "munmap");
 }
@@ -382,7 +404,8 @@ static void masks_change_signal_by_signal(void) {
         CHECK(!is_blocked(numbers[i]), "blocked at first");
         block(numbers[i]);
         walk_in_handler();
-        for (int j = 0; j < NUMBERS; j++) CHECK(is_blocked(numbers[j]) == (i == j), "%d while %d is blocked", numbers[j], numbers[i]);
+        for (int j = 0; j < NUMBERS; j++)
+            CHECK(is_blocked(numbers[j]) == (i == j), "%d while %d is blocked", numbers[j], numbers[i]);
         unblock(numbers[i]);
         CHECK(!is_blocked(numbers[i]), "still blocked");
     }
@@ -394,7 +417,8 @@ static void masks_change_signal_by_signal(void) {
     sigset_t *evicted = (sigset_t *)(far + 8 * MIB - 64), *old = (sigset_t *)(far + 40 * MIB - 64);
     *evicted = set;
     churn();
-    CHECK(sigprocmask(SIG_BLOCK, evicted, old) == 0 && !sigismember(old, SIGBUS) && is_blocked(SIGBUS), "evicted sets");
+    CHECK(sigprocmask(SIG_BLOCK, evicted, old) == 0 && !sigismember(old, SIGBUS) && is_blocked(SIGBUS),
+        "evicted sets");
     CHECK(raise(SIGBUS) == 0, "raise");
     churn();
     CHECK(sigpending(old) == 0 && sigismember(old, SIGBUS) && !sigismember(old, SIGSYS), "evicted set");
@@ -411,7 +435,8 @@ static void look_at_mask(int number, siginfo_t *info, void *context) {
     (void)info;
     const ucontext_t *interrupted = context;
     CHECK_QUIETLY(is_blocked(number) && is_blocked(SIGBUS) && is_blocked(SIGUSR2) && !is_blocked(SIGTRAP));
-    CHECK_QUIETLY(sigismember(&interrupted->uc_sigmask, SIGTTOU) == 1 && !sigismember(&interrupted->uc_sigmask, SIGBUS));
+    CHECK_QUIETLY(sigismember(&interrupted->uc_sigmask, SIGTTOU) == 1
+        && !sigismember(&interrupted->uc_sigmask, SIGBUS));
     CHECK_QUIETLY(raise(SIGBUS) == 0 && ordered == 0);
     walk_in_handler();
     order[ordered++] = number;
@@ -433,7 +458,8 @@ static void a_handlers_mask_holds_back_what_it_names(void) {
         set_handler(SIGBUS, note_order, 0);
         block(SIGTTOU);
         ordered = 0;
-        CHECK(raise(number) == 0 && ordered == 2 && order[0] == number && order[1] == SIGBUS, "order %d %d", order[0], order[1]);
+        CHECK(raise(number) == 0 && ordered == 2 && order[0] == number && order[1] == SIGBUS, "order %d %d",
+            order[0], order[1]);
         CHECK(!is_blocked(SIGBUS) && !is_blocked(number) && is_blocked(SIGTTOU), "mask afterwards");
         unblock(SIGTTOU);
         set_default(number);
@@ -463,7 +489,7 @@ static void a_handler_may_change_the_mask_it_returns_to(void) {
     set_default(SIGBUS);
 }
 
-/* --- signals that are sent ----------------------------------------------------------------------------------------- */
+/* --- signals that are sent ----------------------------------------------------------------------- */
 
 static siginfo_t last;
 static volatile sig_atomic_t calls;
@@ -485,7 +511,8 @@ static int send(int way, int number) {
 
 static void check_info(int way, int number) {
     int code = way == 0 ? SI_USER : way == 3 ? SI_QUEUE : SI_TKILL;
-    CHECK(last.si_signo == number && last.si_code == code, "signal %d, way %d: code %d", number, way, last.si_code);
+    CHECK(last.si_signo == number && last.si_code == code, "signal %d, way %d: code %d", number, way,
+        last.si_code);
     CHECK(last.si_pid == getpid() && last.si_uid == getuid(), "sender %d", last.si_pid);
     if (way == 3) CHECK(last.si_value.sival_int == 4711, "value %d", last.si_value.sival_int);
 }
@@ -591,7 +618,8 @@ static void default_actions_end_the_program(void) {
         for (dying_way = 0; dying_way < 4; dying_way++) {
             dying_signal = numbers[i];
             int status = status_of_child(die_by_it);
-            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == dying_signal, "signal %d, way %d: status %#x", dying_signal, dying_way,
+            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == dying_signal, "signal %d, way %d: status %#x",
+                dying_signal, dying_way,
                   (unsigned)status);
         }
 }
@@ -613,7 +641,7 @@ static void signals_come_from_another_process(void) {
     }
 }
 
-/* --- waiting --------------------------------------------------------------------------------------------------------- */
+/* --- waiting ------------------------------------------------------------------------------------- */
 
 static void waiting_takes_what_is_pending(void) {
     struct timespec soon = {0, 2000000};
@@ -625,11 +653,14 @@ static void waiting_takes_what_is_pending(void) {
         calls = 0;
         block(number);
         errno = 0;
-        CHECK(sigtimedwait(&set, &info, &soon) == -1 && errno == EAGAIN, "signal %d: nothing is pending", number);
+        CHECK(sigtimedwait(&set, &info, &soon) == -1 && errno == EAGAIN, "signal %d: nothing is pending",
+            number);
         CHECK(raise(number) == 0 && sigtimedwait(&set, &info, &soon) == number, "sigtimedwait");
         /* glibc turns the SI_TKILL of raise into SI_USER here. */
-        CHECK(info.si_signo == number && info.si_code == SI_USER && !is_pending(number), "code %d", info.si_code);
-        CHECK(send(3, number) == 0 && sigwaitinfo(&set, &info) == number && info.si_value.sival_int == 4711, "sigwaitinfo");
+        CHECK(info.si_signo == number && info.si_code == SI_USER && !is_pending(number), "code %d",
+            info.si_code);
+        CHECK(send(3, number) == 0 && sigwaitinfo(&set, &info) == number && info.si_value.sival_int == 4711,
+            "sigwaitinfo");
         CHECK(kill(getpid(), number) == 0 && sigwait(&set, &got) == 0 && got == number, "sigwait");
         walk_in_handler();
         unblock(number);
@@ -659,7 +690,8 @@ static void a_waiting_thread_gets_the_process_signal(void) {
 }
 
 /* Waits with one signal let through, which is pending already: each way must be interrupted at once. */
-static int wait_with(int way, const sigset_t *mask, struct timespec *limit, struct pollfd *poller, struct epoll_event *events) {
+static int wait_with(int way, const sigset_t *mask, struct timespec *limit, struct pollfd *poller,
+    struct epoll_event *events) {
     static int queue = -1;
     if (queue < 0) queue = epoll_create1(EPOLL_CLOEXEC);
     if (way == 0) return sigsuspend(mask);
@@ -688,12 +720,16 @@ static void waiting_lets_through_what_its_mask_allows(void) {
             *limit = (struct timespec){0, 2000000};
             *poller = (struct pollfd){.fd = ends[0], .events = POLLIN};
             churn();
-            if (way != 0) CHECK(wait_with(way, mask, limit, poller, events) == 0 && calls == 0, "way %d: everything is blocked", way);
+            if (way != 0)
+                CHECK(wait_with(way, mask, limit, poller, events) == 0 && calls == 0,
+                    "way %d: everything is blocked", way);
             sigdelset(mask, number);
             churn();
             errno = 0;
-            CHECK(wait_with(way, mask, NULL, poller, events) == -1 && errno == EINTR, "way %d, signal %d", way, number);
-            CHECK(calls == 1 && last.si_signo == number && is_blocked(number), "way %d: %d calls", way, calls);
+            CHECK(wait_with(way, mask, NULL, poller, events) == -1 && errno == EINTR, "way %d, signal %d",
+                way, number);
+            CHECK(calls == 1 && last.si_signo == number && is_blocked(number), "way %d: %d calls", way,
+                calls);
             unblock(number);
             CHECK(calls == 1, "came again");
             set_default(number);
@@ -710,7 +746,8 @@ static void a_signal_descriptor_writes_into_evicted_memory(void) {
     CHECK(file >= 0, "signalfd");
     fill(far, BYTES, 3);
     churn();
-    CHECK(raise(SIGUSR1) == 0 && read(file, info, sizeof *info) == sizeof *info && info->ssi_signo == SIGUSR1, "read");
+    CHECK(raise(SIGUSR1) == 0 && read(file, info, sizeof *info) == sizeof *info && info->ssi_signo == SIGUSR1,
+        "read");
     unblock(SIGUSR1);
     CHECK(close(file) == 0 && munmap(far, BYTES) == 0, "munmap");
 }

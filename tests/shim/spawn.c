@@ -9,7 +9,8 @@
 
 extern char **environ;
 
-/* Where the parts of a call lie: each in a page of its own, far apart; `far` is filled and evicted around it. */
+/* Where the parts of a call lie: each in a page of its own, far apart; `far` is filled and evicted around
+ * it. */
 static char *far;
 static size_t next_page;
 
@@ -60,20 +61,23 @@ static void expect_text(const char *got, const char *expected, const char *what)
 }
 
 /* Runs a program with its output in a pipe; the actions lie in evicted memory. */
-static const char *spawned(int by_path, char *path, char **arguments, char **environment, const posix_spawnattr_t *attributes) {
+static const char *spawned(int by_path, char *path, char **arguments, char **environment,
+    const posix_spawnattr_t *attributes) {
     int pair[2];
     pid_t child = 0;
     CHECK(pipe2(pair, O_CLOEXEC) == 0, "pipe");
     posix_spawn_file_actions_t *actions = (posix_spawn_file_actions_t *)(far_place() + 8);
     CHECK(posix_spawn_file_actions_init(actions) == 0, "actions");
     /* So many that the list of them is a large block, and the last ones count. */
-    for (int i = 0; i < 100; i++) CHECK(posix_spawn_file_actions_adddup2(actions, pair[1], 40 + i) == 0, "actions");
+    for (int i = 0; i < 100; i++)
+        CHECK(posix_spawn_file_actions_adddup2(actions, pair[1], 40 + i) == 0, "actions");
     CHECK(posix_spawn_file_actions_addopen(actions, 0, far_text("/dev/null"), O_RDONLY, 0) == 0, "actions");
     CHECK(posix_spawn_file_actions_addchdir_np(actions, far_text("/")) == 0, "actions");
     CHECK(posix_spawn_file_actions_adddup2(actions, 40 + 99, 1) == 0, "actions");
     for (int i = 0; i < 100; i++) CHECK(posix_spawn_file_actions_addclose(actions, 40 + i) == 0, "actions");
     evict();
-    int error = (by_path ? posix_spawnp : posix_spawn)(&child, path, actions, attributes, arguments, environment);
+    int error = (by_path ? posix_spawnp : posix_spawn)(&child, path, actions, attributes, arguments,
+        environment);
     CHECK(error == 0, "posix_spawn of %s: %d", path, error);
     CHECK(posix_spawn_file_actions_destroy(actions) == 0 && close(pair[1]) == 0, "actions");
     const char *text = read_answer(pair[0]);
@@ -85,18 +89,24 @@ static void spawned_programs_get_what_lies_in_evicted_memory(void) {
     for (int round = 0; round < 4; round++) {
         char **shell = far_vector("sh", "-c", "echo \"$0 $1 $TEXT\"; pwd", "zero", "one  two", NULL);
         char **environment = far_vector("TEXT=some text", "PATH=/usr/bin:/bin", NULL);
-        expect_text(spawned(0, far_text("/bin/sh"), shell, environment, NULL), "zero one  two some text\n/\n", "sh");
-        expect_text(spawned(1, far_text("printf"), far_vector("printf", "%s-%s", "a", "b", NULL), environ, NULL), "a-b", "printf");
-        expect_text(spawned(1, far_text("cat"), far_vector("cat", "/proc/self/comm", NULL), environ, NULL), "cat\n", "cat");
+        expect_text(spawned(0, far_text("/bin/sh"), shell, environment, NULL), "zero one  two some text\n/\n",
+            "sh");
+        expect_text(spawned(1, far_text("printf"), far_vector("printf", "%s-%s", "a", "b", NULL), environ,
+            NULL), "a-b", "printf");
+        expect_text(spawned(1, far_text("cat"), far_vector("cat", "/proc/self/comm", NULL), environ, NULL),
+            "cat\n", "cat");
     }
 }
 
 static void spawn_says_what_is_wrong(void) {
     pid_t child;
     evict();
-    CHECK(posix_spawn(&child, far_text("/no/such/program"), NULL, NULL, far_vector("x", NULL), environ) == ENOENT, "missing");
-    CHECK(posix_spawn(&child, far_text("/etc/passwd"), NULL, NULL, far_vector("x", NULL), environ) == EACCES, "not executable");
-    CHECK(posix_spawnp(&child, far_text("no-such-program-anywhere"), NULL, NULL, far_vector("x", NULL), environ) == ENOENT, "missing");
+    CHECK(posix_spawn(&child, far_text("/no/such/program"), NULL, NULL, far_vector("x", NULL),
+        environ) == ENOENT, "missing");
+    CHECK(posix_spawn(&child, far_text("/etc/passwd"), NULL, NULL, far_vector("x", NULL), environ) == EACCES,
+        "not executable");
+    CHECK(posix_spawnp(&child, far_text("no-such-program-anywhere"), NULL, NULL, far_vector("x", NULL),
+        environ) == ENOENT, "missing");
     walk();
 }
 
@@ -121,7 +131,8 @@ static char **large_environment(void) {
 static void expect_large_environment(const char *text, char **environment, const char *what) {
     for (size_t i = 0; environment[i]; i++) {
         size_t length = strlen(environment[i]);
-        CHECK(strncmp(text, environment[i], length) == 0 && text[length] == '\n', "%s: variable %zu: %.60s", what, i, text);
+        CHECK(strncmp(text, environment[i], length) == 0 && text[length] == '\n', "%s: variable %zu: %.60s",
+            what, i, text);
         text += length + 1;
     }
     CHECK(*text == 0, "%s: more variables: %.60s", what, text);
@@ -131,16 +142,19 @@ static void large_environments_arrive_whole(void) {
     char **environment = large_environment();
     char **arguments = far_vector("env", NULL);
     for (int round = 0; round < 3; round++)
-        expect_large_environment(spawned(0, far_text("/usr/bin/env"), arguments, environment, NULL), environment, "posix_spawn");
+        expect_large_environment(spawned(0, far_text("/usr/bin/env"), arguments, environment, NULL),
+            environment, "posix_spawn");
 }
 
-enum way { VFORK_EXECVE, FORK_EXECVE, VFORK_EXECL, VFORK_EXECLP, VFORK_EXECLE, VFORK_EXECV, VFORK_EXECVP, FORK_EXECVPE, VFORK_FEXECVE, WAYS };
+enum way { VFORK_EXECVE, FORK_EXECVE, VFORK_EXECL, VFORK_EXECLP, VFORK_EXECLE, VFORK_EXECV, VFORK_EXECVP,
+    FORK_EXECVPE, VFORK_FEXECVE, WAYS };
 
 static void exec_by(enum way way, char *path, char *name, char **arguments, char **environment, int file) {
     if (way == VFORK_EXECVE || way == FORK_EXECVE) execve(path, arguments, environment);
     if (way == VFORK_EXECL) execl(path, arguments[0], arguments[1], arguments[2], (char *)NULL);
     if (way == VFORK_EXECLP) execlp(name, arguments[0], arguments[1], arguments[2], (char *)NULL);
-    if (way == VFORK_EXECLE) execle(path, arguments[0], arguments[1], arguments[2], (char *)NULL, environment);
+    if (way == VFORK_EXECLE)
+        execle(path, arguments[0], arguments[1], arguments[2], (char *)NULL, environment);
     if (way == VFORK_EXECV) execv(path, arguments);
     if (way == VFORK_EXECVP) execvp(name, arguments);
     if (way == FORK_EXECVPE) execvpe(name, arguments, environment);
@@ -169,13 +183,16 @@ static void every_kind_of_exec_reads_evicted_memory(void) {
     CHECK(setenv("MARK", "own", 1) == 0, "setenv");
     for (int way = 0; way < WAYS; way++)
         for (int round = 0; round < 3; round++) {
-            int given = way == VFORK_EXECVE || way == FORK_EXECVE || way == VFORK_EXECLE || way == FORK_EXECVPE || way == VFORK_FEXECVE;
-            const char *text = executed((enum way)way, far_text("/bin/sh"), far_text("sh"), arguments, environment);
+            int given = way == VFORK_EXECVE || way == FORK_EXECVE || way == VFORK_EXECLE
+                || way == FORK_EXECVPE || way == VFORK_FEXECVE;
+            const char *text = executed((enum way)way, far_text("/bin/sh"), far_text("sh"), arguments,
+                environment);
             expect_text(text, given ? "given\n" : "own\n", "exec");
         }
     char **large = large_environment();
     for (int way = 0; way < 2; way++) {
-        const char *text = executed((enum way)way, far_text("/usr/bin/env"), far_text("env"), far_vector("env", NULL), large);
+        const char *text = executed((enum way)way, far_text("/usr/bin/env"), far_text("env"),
+            far_vector("env", NULL), large);
         expect_large_environment(text, large, "execve");
     }
     check_filled(memory, BYTES, SEED, "the parent's memory");
@@ -214,8 +231,10 @@ static void a_clone_that_shares_memory_runs_on_an_evicted_stack(void) {
         CHECK(stack, "malloc");
         memset(stack, 0x55, 64 << 10);
         evict();
-        pid_t child = clone(work_on_shared_memory, stack + (64 << 10), CLONE_VM | CLONE_VFORK | SIGCHLD, place);
-        CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 23, "%#x", (unsigned)status);
+        pid_t child = clone(work_on_shared_memory, stack + (64 << 10), CLONE_VM | CLONE_VFORK | SIGCHLD,
+            place);
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status)
+            && WEXITSTATUS(status) == 23, "%#x", (unsigned)status);
         for (size_t i = 0; i < 4096; i++) CHECK(place[i] == 7, "byte %zu", i);
         free(stack);
     }
@@ -229,7 +248,8 @@ static void shells_are_started_by_libc(void) {
         CHECK(pipe, "popen");
         evict();
         char *line = far_place();
-        CHECK(fgets(line, 64, pipe) == line && strcmp(line, "one\n") == 0 && fgets(line, 64, pipe) && strcmp(line, "two\n") == 0, "popen");
+        CHECK(fgets(line, 64, pipe) == line && strcmp(line, "one\n") == 0 && fgets(line, 64, pipe)
+            && strcmp(line, "two\n") == 0, "popen");
         int status = pclose(pipe);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5, "pclose: %#x", (unsigned)status);
         char *other = far_text("test \"$MARK\" = own && exit 3");
@@ -261,7 +281,8 @@ static void a_grown_environment_is_inherited(void) {
         environ = round ? moved : kept;
         evict();
         CHECK(system("test \"$(env | grep -c '^GROWN_[0-9]*=value [0-9]*$')\" = 1200") == 0, "system");
-        const char *text = executed(VFORK_EXECL, far_text("/bin/sh"), far_text("sh"), far_vector("sh", "-c", "echo $GROWN_0000 $GROWN_1199", NULL), NULL);
+        const char *text = executed(VFORK_EXECL, far_text("/bin/sh"), far_text("sh"),
+            far_vector("sh", "-c", "echo $GROWN_0000 $GROWN_1199", NULL), NULL);
         expect_text(text, "value 0 value 3597\n", "execl");
     }
     environ = kept;
@@ -272,11 +293,11 @@ static void a_grown_environment_is_inherited(void) {
     free(moved);
 }
 
-/* --- what a child starts with ------------------------------------------------------------------------------------------- */
+/* --- what a child starts with -------------------------------------------------------------------- */
 
-/* Prints the lines of /proc/PID/status without the two signals that libc keeps for itself: what it does with them
- * depends on whether the process ever had a second thread; nor SIGBUS and SIGSYS, which a child of a program under Weir
- * starts with at their defaults, and unblocked (see docs/failure.md). */
+/* Prints the lines of /proc/PID/status without the two signals that libc keeps for itself: what it does with
+ * them depends on whether the process ever had a second thread; nor SIGBUS and SIGSYS, which a child of a
+ * program under Weir starts with at their defaults, and unblocked (see docs/failure.md). */
 static void print_signals(const char *when, const char *how, const char *text) {
     printf("%s, %s:\n", when, how);
     for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
@@ -287,15 +308,19 @@ static void print_signals(const char *when, const char *how, const char *text) {
     fflush(stdout);
 }
 
-static void some_handler(int number, siginfo_t *info, void *context) { (void)number, (void)info, (void)context; }
+static void some_handler(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info, (void)context;
+}
 
 /* The words are printed: they must be the same natively. */
 static void show_signals(const char *when, const posix_spawnattr_t *attributes) {
     char **arguments = far_vector("grep", "-E", "^Sig(Blk|Ign|Cgt):", "/proc/self/status", NULL);
     print_signals(when, "posix_spawn", spawned(1, far_text("grep"), arguments, environ, attributes));
     if (attributes) return;
-    print_signals(when, "vfork", executed(VFORK_EXECVP, far_text("/bin/grep"), far_text("grep"), arguments, NULL));
-    print_signals(when, "fork", executed(FORK_EXECVPE, far_text("/bin/grep"), far_text("grep"), arguments, environ));
+    print_signals(when, "vfork", executed(VFORK_EXECVP, far_text("/bin/grep"), far_text("grep"), arguments,
+        NULL));
+    print_signals(when, "fork", executed(FORK_EXECVPE, far_text("/bin/grep"), far_text("grep"), arguments,
+        environ));
     CHECK(system("grep -E '^Sig(Blk|Ign|Cgt):' /proc/self/status >signals.txt") == 0, "system");
     print_signals(when, "system", read_answer(open("signals.txt", O_RDONLY | O_CLOEXEC)));
     CHECK(unlink("signals.txt") == 0, "unlink");
@@ -310,9 +335,11 @@ static void children_start_with_the_programs_signals(void) {
     CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0, "sigprocmask");
     show_signals("SIGBUS and SIGUSR1 ignored, SIGUSR2 and SIGSYS blocked", NULL);
     sigset_t back = set_of(SIGBUS);
-    CHECK(posix_spawnattr_init(attributes) == 0 && posix_spawnattr_setsigdefault(attributes, &back) == 0, "attributes");
+    CHECK(posix_spawnattr_init(attributes) == 0 && posix_spawnattr_setsigdefault(attributes, &back) == 0,
+        "attributes");
     CHECK(posix_spawnattr_setsigmask(attributes, &none) == 0, "attributes");
-    CHECK(posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK) == 0, "attributes");
+    CHECK(posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK) == 0,
+        "attributes");
     show_signals("SIGBUS set back to default, nothing blocked", attributes);
     CHECK(posix_spawnattr_destroy(attributes) == 0, "attributes");
     set_handler(SIGBUS, some_handler, 0);
@@ -336,23 +363,30 @@ static void children_die_as_they_do_natively(void) {
         char *command = far_text(line);
         evict();
         int status = system(command);
-        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == expected[i], "%s: %#x", commands[i], (unsigned)status);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == expected[i], "%s: %#x", commands[i],
+            (unsigned)status);
     }
 }
 
-/* --- static children ------------------------------------------------------------------------------------------------------- */
+/* --- static children ----------------------------------------------------------------------------- */
 
 /* Prints the outcome of many system calls. Takes the address of its buffers. */
 static const char static_source[] =
     "#define _GNU_SOURCE\n"
-    "#include <errno.h>\n#include <fcntl.h>\n#include <poll.h>\n#include <sched.h>\n#include <signal.h>\n#include <stdio.h>\n"
-    "#include <stdlib.h>\n#include <string.h>\n#include <sys/epoll.h>\n#include <sys/eventfd.h>\n#include <sys/file.h>\n"
-    "#include <sys/mman.h>\n#include <sys/prctl.h>\n#include <sys/random.h>\n#include <sys/resource.h>\n#include <sys/socket.h>\n"
-    "#include <sys/stat.h>\n#include <sys/syscall.h>\n#include <sys/sysinfo.h>\n#include <sys/time.h>\n#include <sys/timerfd.h>\n"
-    "#include <sys/times.h>\n#include <sys/uio.h>\n#include <sys/utsname.h>\n#include <sys/wait.h>\n#include <time.h>\n#include <unistd.h>\n"
+    "#include <errno.h>\n#include <fcntl.h>\n#include <poll.h>\n#include <sched.h>\n#include <signal.h>\n"
+    "#include <stdio.h>\n"
+    "#include <stdlib.h>\n#include <string.h>\n#include <sys/epoll.h>\n#include <sys/eventfd.h>\n"
+    "#include <sys/file.h>\n"
+    "#include <sys/mman.h>\n#include <sys/prctl.h>\n#include <sys/random.h>\n#include <sys/resource.h>\n"
+    "#include <sys/socket.h>\n"
+    "#include <sys/stat.h>\n#include <sys/syscall.h>\n#include <sys/sysinfo.h>\n#include <sys/time.h>\n"
+    "#include <sys/timerfd.h>\n"
+    "#include <sys/times.h>\n#include <sys/uio.h>\n#include <sys/utsname.h>\n#include <sys/wait.h>\n"
+    "#include <time.h>\n#include <unistd.h>\n"
     "#ifndef MAP_FIXED_NOREPLACE\n#define MAP_FIXED_NOREPLACE 0x100000\n#endif\n"
     "static int number;\n"
-    "static void say(long value) { number++; if (value < 0) printf(\"call %d: errno %d\\n\", number, errno); else printf(\"call %d: fine\\n\", number); }\n"
+    "static void say(long value) { number++; if (value < 0) printf(\"call %d: errno %d\\n"
+    "\", number, errno); else printf(\"call %d: fine\\n\", number); }\n"
     "static volatile int seen;\n"
     "static void handler(int n) { seen = n; }\n"
     "static void calls(char *m) {\n"
@@ -361,44 +395,74 @@ static const char static_source[] =
     "  say(write(p[1], m, 3000)); say(read(p[0], m + 4090, 3000));\n"
     "  strcpy(name, \"weir-shim-XXXXXX\"); int f = mkstemp(name); say(f);\n"
     "  say(pwrite(f, m, 8192, 100)); say(pread(f, m + 20000, 8192, 100)); say(memcmp(m, m + 20000, 50));\n"
-    "  struct iovec *v = (void *)(m + 16000); v[0].iov_base = m; v[0].iov_len = 10; v[1].iov_base = m + 4096; v[1].iov_len = 20;\n"
-    "  say(writev(f, v, 2)); say(lseek(f, 0, SEEK_SET)); say(readv(f, v, 2)); say(lseek(f, 0x7000000000L, SEEK_SET));\n"
-    "  say(fstat(f, st)); say(stat(\"/\", st)); say(syscall(SYS_statx, AT_FDCWD, \"/\", 0, 0x7ff, m + 30000));\n"
-    "  say(ftruncate(f, 20000)); say(fallocate(f, 0, 0, 30000)); say(fsync(f)); say(fchmod(f, 0600)); say(flock(f, LOCK_EX));\n"
-    "  strcpy(other, name); strcat(other, \"b\"); say(rename(name, other)); say(link(other, name)); say(unlink(name));\n"
-    "  say(symlink(other, name)); say(readlink(name, m + 40000, 1000)); say(unlink(name)); say(utimensat(AT_FDCWD, other, 0, 0));\n"
-    "  char *mapped = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0); say(mapped == MAP_FAILED ? -1 : 0);\n"
-    "  mapped[0] = 1; say(msync(mapped, 8192, MS_SYNC)); say(munmap(mapped, 8192)); say(unlink(other)); say(close(f));\n"
-    "  say(mkdir(name, 0700)); int d = open(name, O_RDONLY | O_DIRECTORY); say(d); say(syscall(SYS_getdents64, d, m + 50000, 4096)); say(close(d)); say(rmdir(name));\n"
+    "  struct iovec *v = (void *)(m + 16000); v[0].iov_base = m; v[0].iov_len = 10; "
+    "v[1].iov_base = m + 4096; v[1].iov_len = 20;\n"
+    "  say(writev(f, v, 2)); say(lseek(f, 0, SEEK_SET)); say(readv(f, v, 2)); "
+    "say(lseek(f, 0x7000000000L, SEEK_SET));\n"
+    "  say(fstat(f, st)); say(stat(\"/\", st)); "
+    "say(syscall(SYS_statx, AT_FDCWD, \"/\", 0, 0x7ff, m + 30000));\n"
+    "  say(ftruncate(f, 20000)); say(fallocate(f, 0, 0, 30000)); say(fsync(f)); say(fchmod(f, 0600)); "
+    "say(flock(f, LOCK_EX));\n"
+    "  strcpy(other, name); strcat(other, \"b\"); say(rename(name, other)); say(link(other, name)); "
+    "say(unlink(name));\n"
+    "  say(symlink(other, name)); say(readlink(name, m + 40000, 1000)); say(unlink(name)); "
+    "say(utimensat(AT_FDCWD, other, 0, 0));\n"
+    "  char *mapped = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0); "
+    "say(mapped == MAP_FAILED ? -1 : 0);\n"
+    "  mapped[0] = 1; say(msync(mapped, 8192, MS_SYNC)); say(munmap(mapped, 8192)); say(unlink(other)); "
+    "say(close(f));\n"
+    "  say(mkdir(name, 0700)); int d = open(name, O_RDONLY | O_DIRECTORY); say(d); "
+    "say(syscall(SYS_getdents64, d, m + 50000, 4096)); say(close(d)); say(rmdir(name));\n"
     "  say(socketpair(AF_UNIX, SOCK_DGRAM, 0, (int *)(m + 200))); memcpy(s, m + 200, sizeof s);\n"
     "  struct msghdr *h = (void *)(m + 17000); memset(h, 0, sizeof *h); h->msg_iov = v; h->msg_iovlen = 2;\n"
-    "  say(sendmsg(s[0], h, 0)); say(recvmsg(s[1], h, 0)); say(send(s[0], m, 100, 0)); say(recv(s[1], m + 300, 100, 0)); say(recv(s[1], m, 1, MSG_DONTWAIT));\n"
-    "  int e = epoll_create1(0); struct epoll_event *ev = (void *)(m + 18000); ev->events = EPOLLOUT; say(epoll_ctl(e, EPOLL_CTL_ADD, s[0], ev)); say(epoll_wait(e, ev, 4, 0)); say(close(e));\n"
+    "  say(sendmsg(s[0], h, 0)); say(recvmsg(s[1], h, 0)); say(send(s[0], m, 100, 0)); "
+    "say(recv(s[1], m + 300, 100, 0)); say(recv(s[1], m, 1, MSG_DONTWAIT));\n"
+    "  int e = epoll_create1(0); struct epoll_event *ev = (void *)(m + 18000); ev->events = EPOLLOUT; "
+    "say(epoll_ctl(e, EPOLL_CTL_ADD, s[0], ev)); say(epoll_wait(e, ev, 4, 0)); say(close(e));\n"
     "  struct pollfd *pl = (void *)(m + 19000); pl->fd = s[0]; pl->events = POLLOUT; say(poll(pl, 1, 0));\n"
-    "  fd_set *fs = (void *)(m + 60000); FD_ZERO(fs); FD_SET(p[1], fs); struct timeval *tv = (void *)(m + 60500); tv->tv_sec = 0; tv->tv_usec = 0; say(select(p[1] + 1, 0, fs, 0, tv));\n"
-    "  int t = timerfd_create(CLOCK_MONOTONIC, 0); struct itimerspec *ts = (void *)(m + 61000); memset(ts, 0, sizeof *ts); ts->it_value.tv_nsec = 1000; say(timerfd_settime(t, 0, ts, 0)); say(read(t, m + 62000, 8)); say(close(t));\n"
+    "  fd_set *fs = (void *)(m + 60000); FD_ZERO(fs); FD_SET(p[1], fs); "
+    "struct timeval *tv = (void *)(m + 60500); tv->tv_sec = 0; tv->tv_usec = 0; "
+    "say(select(p[1] + 1, 0, fs, 0, tv));\n"
+    "  int t = timerfd_create(CLOCK_MONOTONIC, 0); struct itimerspec *ts = (void *)(m + 61000); "
+    "memset(ts, 0, sizeof *ts); ts->it_value.tv_nsec = 1000; say(timerfd_settime(t, 0, ts, 0)); "
+    "say(read(t, m + 62000, 8)); say(close(t));\n"
     "  int w = eventfd(3, 0); say(read(w, m + 63000, 8)); say(close(w));\n"
-    "  struct sigaction *a = (void *)(m + 64000); memset(a, 0, sizeof *a); a->sa_handler = handler; say(sigaction(SIGBUS, a, 0)); say(sigaction(SIGSYS, a, a));\n"
-    "  say(kill(getpid(), SIGBUS)); say(seen == SIGBUS ? 0 : -1); say(raise(SIGSYS)); say(seen == SIGSYS ? 0 : -1);\n"
-    "  sigset_t *g = (void *)(m + 65000); sigfillset(g); say(sigprocmask(SIG_SETMASK, g, g + 1)); say(raise(SIGBUS)); say(sigpending(g + 2)); say(sigismember(g + 2, SIGBUS) == 1 ? 0 : -1);\n"
-    "  int got = 0; sigemptyset(g); sigaddset(g, SIGBUS); say(sigwait(g, &got)); say(got == SIGBUS ? 0 : -1); say(sigprocmask(SIG_SETMASK, g + 1, 0));\n"
-    "  stack_t *k = (void *)(m + 66000); memset(k, 0, sizeof *k); k->ss_sp = m + 100000; k->ss_size = 65536; say(sigaltstack(k, 0)); say(sigaltstack(0, k));\n"
-    "  struct timespec *z = (void *)(m + 67000); z->tv_sec = 0; z->tv_nsec = 1000; say(nanosleep(z, z)); say(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, z)); say(syscall(SYS_gettimeofday, m + 67100, 0));\n"
-    "  say(uname((void *)(m + 68000))); say(getcwd(m + 70000, 4096) ? 0 : -1); say(getrusage(RUSAGE_SELF, (void *)(m + 75000))); say(getrlimit(RLIMIT_NOFILE, (void *)(m + 76000)));\n"
-    "  say(sysinfo((void *)(m + 77000))); say(times((void *)(m + 78000))); say(getrandom(m + 79000, 64, 0)); say(prctl(PR_GET_NAME, m + 80000)); say(sched_getaffinity(0, 128, (void *)(m + 81000)));\n"
-    "  say(getgroups(0, 0)); say(syscall(SYS_getcpu, m + 82000, m + 82100, 0)); say(access(\"/bin/sh\", X_OK)); say(syscall(SYS_futex, m + 83000, 1, 1, 0, 0, 0));\n"
-    "  say(mprotect(m, 4096, PROT_READ)); say(mprotect(m, 4096, PROT_READ | PROT_WRITE)); say(madvise(m + 131072, 4096, MADV_DONTNEED)); say(mincore(m, 4096, (void *)(m + 84000)));\n"
+    "  struct sigaction *a = (void *)(m + 64000); memset(a, 0, sizeof *a); a->sa_handler = handler; "
+    "say(sigaction(SIGBUS, a, 0)); say(sigaction(SIGSYS, a, a));\n"
+    "  say(kill(getpid(), SIGBUS)); say(seen == SIGBUS ? 0 : -1); say(raise(SIGSYS)); "
+    "say(seen == SIGSYS ? 0 : -1);\n"
+    "  sigset_t *g = (void *)(m + 65000); sigfillset(g); say(sigprocmask(SIG_SETMASK, g, g + 1)); "
+    "say(raise(SIGBUS)); say(sigpending(g + 2)); say(sigismember(g + 2, SIGBUS) == 1 ? 0 : -1);\n"
+    "  int got = 0; sigemptyset(g); sigaddset(g, SIGBUS); say(sigwait(g, &got)); "
+    "say(got == SIGBUS ? 0 : -1); say(sigprocmask(SIG_SETMASK, g + 1, 0));\n"
+    "  stack_t *k = (void *)(m + 66000); memset(k, 0, sizeof *k); k->ss_sp = m + 100000; "
+    "k->ss_size = 65536; say(sigaltstack(k, 0)); say(sigaltstack(0, k));\n"
+    "  struct timespec *z = (void *)(m + 67000); z->tv_sec = 0; z->tv_nsec = 1000; say(nanosleep(z, z)); "
+    "say(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, z)); say(syscall(SYS_gettimeofday, m + 67100, 0));\n"
+    "  say(uname((void *)(m + 68000))); say(getcwd(m + 70000, 4096) ? 0 : -1); "
+    "say(getrusage(RUSAGE_SELF, (void *)(m + 75000))); say(getrlimit(RLIMIT_NOFILE, (void *)(m + 76000)));\n"
+    "  say(sysinfo((void *)(m + 77000))); say(times((void *)(m + 78000))); "
+    "say(getrandom(m + 79000, 64, 0)); say(prctl(PR_GET_NAME, m + 80000)); "
+    "say(sched_getaffinity(0, 128, (void *)(m + 81000)));\n"
+    "  say(getgroups(0, 0)); say(syscall(SYS_getcpu, m + 82000, m + 82100, 0)); "
+    "say(access(\"/bin/sh\", X_OK)); say(syscall(SYS_futex, m + 83000, 1, 1, 0, 0, 0));\n"
+    "  say(mprotect(m, 4096, PROT_READ)); say(mprotect(m, 4096, PROT_READ | PROT_WRITE)); "
+    "say(madvise(m + 131072, 4096, MADV_DONTNEED)); say(mincore(m, 4096, (void *)(m + 84000)));\n"
     "  say(mlock(m, 4096)); say(munlock(m, 4096)); say(write(p[1], (void *)(m - 4096), 1));\n"
-    "  char *moved = mremap(m + 196608, 4096, 8192, MREMAP_MAYMOVE); say(moved == MAP_FAILED ? -1 : 0); say(munmap(moved, 8192));\n"
-    "  pid_t c = fork(); if (c == 0) { write(p[1], m, 5); _exit(7); } int st2 = 0; say(c); say(waitpid(c, &st2, 0)); say(WEXITSTATUS(st2) == 7 ? 0 : -1);\n"
-    "  c = vfork(); if (c == 0) { execl(\"/bin/true\", \"true\", (char *)0); _exit(9); } say(waitpid(c, &st2, 0)); say(st2 == 0 ? 0 : -1);\n"
+    "  char *moved = mremap(m + 196608, 4096, 8192, MREMAP_MAYMOVE); say(moved == MAP_FAILED ? -1 : 0); "
+    "say(munmap(moved, 8192));\n"
+    "  pid_t c = fork(); if (c == 0) { write(p[1], m, 5); _exit(7); } int st2 = 0; say(c); "
+    "say(waitpid(c, &st2, 0)); say(WEXITSTATUS(st2) == 7 ? 0 : -1);\n"
+    "  c = vfork(); if (c == 0) { execl(\"/bin/true\", \"true\", (char *)0); _exit(9); "
+    "} say(waitpid(c, &st2, 0)); say(st2 == 0 ? 0 : -1);\n"
     "  say(close(p[0])); say(close(p[1])); say(close(s[0])); say(close(s[1])); say(close(12345));\n"
     "}\n"
     "int main(int n, char **v) {\n"
     "  printf(\"%d arguments, %s, %s\\n\", n - 1, v[2], getenv(\"MARK\"));\n"
     "  char *at = (char *)strtoul(v[1], 0, 16); size_t size = 1 << 18;\n"
     "  for (int i = 0; i < 64; i++, at += 1 << 20) {\n"
-    "    char *m = mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);\n"
+    "    char *m = mmap(at, size, PROT_READ | PROT_WRITE, "
+    "MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);\n"
     "    if (m == MAP_FAILED) continue;\n"
     "    calls(m); fflush(stdout); return 0;\n"
     "  }\n"
@@ -422,19 +486,21 @@ static void static_children_use_every_call_as_natively(void) {
     write_file(source, static_source);
     snprintf(command, sizeof command, "${CC:-cc} -static -O1 -w -o %s %s", program, source);
     evict();
-    CHECK(system(command) == 0, "no static program could be made: libc6-dev has the static libc: %s", command);
+    CHECK(system(command) == 0, "no static program could be made: libc6-dev has the static libc: %s",
+        command);
     CHECK(realpath(program, full), "realpath");
     for (int round = 0; round < 2; round++) {
         snprintf(address, sizeof address, "%lx", 0x180000000000UL + (unsigned long)round * MIB);
         char **arguments = far_vector("static", address, "hello", NULL);
         char **environment = far_vector("MARK=static", NULL);
-        const char *text = round ? executed(VFORK_EXECVE, full, full, arguments, environment) : spawned(0, full, arguments, environment, NULL);
+        const char *text = round ? executed(VFORK_EXECVE, full, full, arguments, environment)
+            : spawned(0, full, arguments, environment, NULL);
         printf("%s", text);
     }
     CHECK(unlink(source) == 0 && unlink(program) == 0, "unlink");
 }
 
-/* --- many at once --------------------------------------------------------------------------------------------------------------- */
+/* --- many at once -------------------------------------------------------------------------------- */
 
 static _Atomic int done;
 
@@ -482,12 +548,14 @@ static void threads_start_programs_while_others_fault(void) {
     pthread_t faulting[2];
     struct starter starters[4];
     done = 0;
-    for (int i = 0; i < 2; i++) CHECK(pthread_create(&faulting[i], NULL, fault_all_the_time, NULL) == 0, "pthread_create");
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&faulting[i], NULL, fault_all_the_time, NULL) == 0, "pthread_create");
     for (size_t i = 0; i < 4; i++) {
         starters[i] = (struct starter){.block = map(2 * MIB), .number = i};
         CHECK(pthread_create(&starters[i].thread, NULL, start_five, &starters[i]) == 0, "pthread_create");
     }
-    for (size_t i = 0; i < 4; i++) CHECK(pthread_join(starters[i].thread, NULL) == 0 && munmap(starters[i].block, 2 * MIB) == 0, "join");
+    for (size_t i = 0; i < 4; i++)
+        CHECK(pthread_join(starters[i].thread, NULL) == 0 && munmap(starters[i].block, 2 * MIB) == 0, "join");
     done = 1;
     for (int i = 0; i < 2; i++) CHECK(pthread_join(faulting[i], NULL) == 0, "join");
 }

@@ -1,5 +1,5 @@
-/* vmsplice(2) of memory that comes and goes: short counts, full pipes, both directions, errors; what a pipe was lent stays
- * as it was while everything is pushed out. */
+/* vmsplice(2) of memory that comes and goes: short counts, full pipes, both directions, errors; what a pipe
+ * was lent stays as it was while everything is pushed out. */
 #include "gate.h"
 
 #include <fcntl.h>
@@ -60,7 +60,8 @@ static void a_larger_pipe_takes_more(void) {
     drain_and_check(place(1) + 17, (size_t)lent);
     /* Each part takes a place of its own, however short. */
     struct iovec parts[40];
-    for (int n = 0; n < 40; n++) parts[n] = (struct iovec){place(2 + n % 3) + (size_t)n * 3 * PAGE + 4090, (size_t)n % 5 * 3};
+    for (int n = 0; n < 40; n++)
+        parts[n] = (struct iovec){place(2 + n % 3) + (size_t)n * 3 * PAGE + 4090, (size_t)n % 5 * 3};
     evict();
     lent = vmsplice(ends[1], parts, 40, 0);
     show("lent in parts", lent);
@@ -129,7 +130,8 @@ static void by_the_system_call(void) {
     drain_and_check(place(4) + 2000, (size_t)lent);
     lent = CALL(vmsplice, ends[1], vector(5, 6, MIB / 8), 3, 0);
     show("lent", lent);
-    CHECK(evicted(SYS_vmsplice, ends[1], vector(5, 6, 10), 3, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN, "full");
+    CHECK(evicted(SYS_vmsplice, ends[1], vector(5, 6, 10), 3, SPLICE_F_NONBLOCK) == -1 && errno == EAGAIN,
+        "full");
     churn();
     drain_and_check(place(6) + 20 * PAGE - 100, (size_t)lent);
     close_pipe();
@@ -145,7 +147,8 @@ static void from_a_pipe_to_memory(void) {
     CHECK(write(ends[1], bytes, sizeof bytes) == sizeof bytes, "write");
     evict();
     show("got", vmsplice(ends[0], into, 2, 0));
-    CHECK(memcmp(place(7) + 4000, bytes, 1000) == 0 && memcmp(place(8) + 4000, bytes + 1000, 2000) == 0, "contents");
+    CHECK(memcmp(place(7) + 4000, bytes, 1000) == 0 && memcmp(place(8) + 4000, bytes + 1000, 2000) == 0,
+        "contents");
     CHECK(close(ends[1]) == 0, "close");
     show("at the end", vmsplice(ends[0], into, 2, 0));
     CHECK(close(ends[0]) == 0, "close");

@@ -1,5 +1,5 @@
-/* Stacks in memory that gets evicted: coroutines of two kinds, threads on the program's own stacks, threads on the
- * smallest stacks, and what runs on them: system calls with buffers there, signal handlers, malloc. */
+/* Stacks in memory that gets evicted: coroutines of two kinds, threads on the program's own stacks, threads
+ * on the smallest stacks, and what runs on them: system calls with buffers there, signal handlers, malloc. */
 #include "handlers.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 
 enum { LARGE = 64 << 10, SMALL = 16 << 10 };
 
-/* --- coroutines ---------------------------------------------------------------------------------------------------------- */
+/* --- coroutines ---------------------------------------------------------------------------------- */
 
 struct coroutine {
     ucontext_t context, caller;
@@ -61,7 +61,8 @@ static void resume(struct coroutine *other) {
         CHECK(swapcontext(&other->caller, &other->context) == 0, "swapcontext");
 }
 
-static void prepare(struct coroutine *made, size_t size, int by_hand, uint64_t seed, void (*body)(struct coroutine *)) {
+static void prepare(struct coroutine *made, size_t size, int by_hand, uint64_t seed,
+    void (*body)(struct coroutine *)) {
     made->stack = malloc(size);
     CHECK(made->stack, "malloc of a stack");
     made->size = size;
@@ -96,7 +97,8 @@ static __attribute__((noinline)) void fill_stack(struct coroutine *own, int left
     else
         yield(own);
     for (size_t i = 0; i < 128; i++)
-        CHECK(words[i] == stack_word(own->seed + (uint64_t)left, i), "coroutine %llu, KiB %d, word %zu", (unsigned long long)own->seed,
+        CHECK(words[i] == stack_word(own->seed + (uint64_t)left, i), "coroutine %llu, KiB %d, word %zu",
+            (unsigned long long)own->seed,
               left, i);
 }
 
@@ -105,7 +107,8 @@ static void fill_and_yield(struct coroutine *own) {
 }
 
 static void use_all(struct coroutine *all, size_t count, int step) {
-    for (size_t i = 0; i < count; i++) CHECK(!all[i * 7919 % count].finished, "finished before step %d", step);
+    for (size_t i = 0; i < count; i++)
+        CHECK(!all[i * 7919 % count].finished, "finished before step %d", step);
     for (size_t i = 0; i < count; i++) resume(&all[i * 7919 % count]);
 }
 
@@ -141,7 +144,7 @@ static void coroutines_of_libc_keep_their_stacks(void) { thousand_coroutines(0);
 
 static void coroutines_by_hand_keep_their_stacks(void) { thousand_coroutines(1); }
 
-/* --- system calls from such stacks ------------------------------------------------------------------------------------------ */
+/* --- system calls from such stacks --------------------------------------------------------------- */
 
 static int ends[2];
 
@@ -164,8 +167,10 @@ static __attribute__((noinline)) void call_with_stack_buffers(struct coroutine *
         ready = poll(&poller, 1, 0);
     } while (ready < 0 && errno == EINTR);
     CHECK(ready == 1 && poller.revents == POLLOUT, "poll");
-    /* Others wrote before this one: their bytes, in the order of the queue, which is the order of resuming. */
-    for (size_t i = 0; i < sizeof into; i++) CHECK(into[i] == (char)(own->seed + i * 7 + (size_t)round), "byte %zu", i);
+    /* Others wrote before this one: their bytes, in the order of the queue, which is the order of
+     * resuming. */
+    for (size_t i = 0; i < sizeof into; i++)
+        CHECK(into[i] == (char)(own->seed + i * 7 + (size_t)round), "byte %zu", i);
     struct iovec parts[2] = {{from, 512}, {from + 512, 512}}, back[2] = {{into + 512, 512}, {into, 512}};
     int pair[2];
     CHECK(pipe(pair) == 0 && writev(pair[1], parts, 2) == 1024 && readv(pair[0], back, 2) == 1024, "vectors");
@@ -177,7 +182,8 @@ static void call_and_yield(struct coroutine *own) {
     for (int round = 0; round < 3; round++) call_with_stack_buffers(own, round);
 }
 
-/* Forty coroutines use the calls while the others' stacks fill the memory. The pipe holds what forty write. */
+/* Forty coroutines use the calls while the others' stacks fill the memory. The pipe holds what forty
+ * write. */
 static void system_calls_from(int by_hand, size_t count) {
     enum { FILLERS = 700 };
     struct coroutine *fillers = make_coroutines(FILLERS, by_hand, fill_and_yield);
@@ -215,7 +221,8 @@ static __attribute__((noinline)) void deep_calls(struct coroutine *own, int left
     for (size_t i = 0; i < 128; i++) words[i] = stack_word(own->seed + (uint64_t)left, i);
     if (left % 8 == 0) yield(own);
     if (left > 1) deep_calls(own, left - 1);
-    for (size_t i = 0; i < 128; i++) CHECK(words[i] == stack_word(own->seed + (uint64_t)left, i), "KiB %d, word %zu", left, i);
+    for (size_t i = 0; i < 128; i++)
+        CHECK(words[i] == stack_word(own->seed + (uint64_t)left, i), "KiB %d, word %zu", left, i);
 }
 
 static void go_deep(struct coroutine *own) { deep_calls(own, 40); }
@@ -279,7 +286,8 @@ static void allocate_here(struct coroutine *own) {
         }
         yield(own);
         for (size_t i = 0; i < 8; i++) {
-            CHECK(blocks[i][0] == (char)(own->seed + i) && blocks[i][1999 + i * 3000] == (char)(own->seed + i), "block %zu", i);
+            CHECK(blocks[i][0] == (char)(own->seed + i)
+                && blocks[i][1999 + i * 3000] == (char)(own->seed + i), "block %zu", i);
             free(blocks[i]);
         }
         char *mapping = map(16 * PAGE);
@@ -328,7 +336,7 @@ static void jumps_leave_evicted_stacks(void) {
     }
 }
 
-/* --- threads -------------------------------------------------------------------------------------------------------------------- */
+/* --- threads ------------------------------------------------------------------------------------- */
 
 static __thread uint64_t of_this_thread;
 
@@ -340,7 +348,8 @@ static __attribute__((noinline)) void work_on_this_stack(uint64_t seed, int roun
         walk();
         struct timespec little = {0, 20000};
         while (nanosleep(&little, &little) != 0) CHECK(errno == EINTR, "nanosleep");
-        for (size_t i = 0; i < sizeof mark; i++) CHECK(mark[i] == (char)(seed + i), "thread %llu, byte %zu", (unsigned long long)seed, i);
+        for (size_t i = 0; i < sizeof mark; i++)
+            CHECK(mark[i] == (char)(seed + i), "thread %llu, byte %zu", (unsigned long long)seed, i);
         CHECK(of_this_thread == seed, "thread-local variable");
     }
 }
@@ -355,7 +364,8 @@ static void join_with_value(pthread_t thread, void *value) {
     CHECK(pthread_join(thread, &got) == 0 && got == value, "joined: %p, expected %p", got, value);
 }
 
-/* Thread descriptor, thread-local variables and the kernel's notes about the thread lie in managed memory then. */
+/* Thread descriptor, thread-local variables and the kernel's notes about the thread lie in managed memory
+ * then. */
 static void threads_run_on_managed_stacks(void) {
     enum { THREADS = 6 };
     for (int round = 0; round < 4; round++) {
@@ -366,8 +376,10 @@ static void threads_run_on_managed_stacks(void) {
             CHECK(posix_memalign(&stacks[i], PAGE, LARGE) == 0, "posix_memalign");
             memset(stacks[i], 0x55, LARGE);
             if (i == 0) walk();
-            CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stacks[i], LARGE) == 0, "attributes");
-            CHECK(pthread_create(&threads[i], &attributes, walk_in_thread, (void *)(i + 1)) == 0, "pthread_create");
+            CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stacks[i],
+                LARGE) == 0, "attributes");
+            CHECK(pthread_create(&threads[i], &attributes, walk_in_thread, (void *)(i + 1)) == 0,
+                "pthread_create");
             CHECK(pthread_attr_destroy(&attributes) == 0, "attributes");
         }
         walk();
@@ -382,7 +394,8 @@ static void *sleep_then_look(void *argument) {
     char byte;
     of_this_thread = 77;
     CHECK(read(*(int *)argument, &byte, 1) == 1 && byte == 'g', "read onto an evicted stack");
-    CHECK(of_this_thread == 77 && (char *)&byte > waiting_stack && (char *)&byte < waiting_stack + LARGE, "stack");
+    CHECK(of_this_thread == 77 && (char *)&byte > waiting_stack && (char *)&byte < waiting_stack + LARGE,
+        "stack");
     walk();
     return NULL;
 }
@@ -398,7 +411,8 @@ static void a_waiting_threads_stack_goes_out_and_comes_back(void) {
         ticks = 0;
         CHECK(pipe(gate) == 0 && posix_memalign(&stack, PAGE, LARGE) == 0, "posix_memalign");
         waiting_stack = stack;
-        CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stack, LARGE) == 0, "attributes");
+        CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stack, LARGE) == 0,
+            "attributes");
         CHECK(pthread_create(&thread, &attributes, sleep_then_look, &gate[0]) == 0, "pthread_create");
         walk();
         if (round % 2) {
@@ -423,8 +437,10 @@ static void threads_run_on_the_smallest_stacks(void) {
         for (size_t i = 0; i < 4; i++) {
             pthread_attr_t attributes;
             CHECK(pthread_attr_init(&attributes) == 0, "attributes");
-            int answer = given ? pthread_attr_setstack(&attributes, minimum_stacks[i], MINIMUM) : pthread_attr_setstacksize(&attributes, MINIMUM);
-            CHECK(answer == 0 && pthread_create(&threads[i], &attributes, walk_in_thread, (void *)(i + 1)) == 0, "pthread_create");
+            int answer = given ? pthread_attr_setstack(&attributes, minimum_stacks[i], MINIMUM)
+                : pthread_attr_setstacksize(&attributes, MINIMUM);
+            CHECK(answer == 0 && pthread_create(&threads[i], &attributes, walk_in_thread,
+                (void *)(i + 1)) == 0, "pthread_create");
             CHECK(pthread_attr_destroy(&attributes) == 0, "attributes");
         }
         for (size_t i = 0; i < 4; i++) join_with_value(threads[i], (void *)(i + 1));
@@ -438,7 +454,8 @@ static void *expect_all_blocked(void *argument) {
     char *own = map(4 * MIB);
     fill(own, 4 * MIB, 5);
     int pair[2];
-    CHECK(pipe(pair) == 0 && write(pair[1], own + PAGE, PAGE) == (ssize_t)PAGE && read(pair[0], own, PAGE) == (ssize_t)PAGE, "pipe");
+    CHECK(pipe(pair) == 0 && write(pair[1], own + PAGE, PAGE) == (ssize_t)PAGE
+        && read(pair[0], own, PAGE) == (ssize_t)PAGE, "pipe");
     CHECK(page_is(own, 6), "read back");
     CHECK(close(pair[0]) == 0 && close(pair[1]) == 0 && munmap(own, 4 * MIB) == 0, "munmap");
     return argument;
@@ -454,21 +471,25 @@ static void threads_start_while_all_signals_are_blocked(void) {
         if (round % 2) CHECK(pthread_attr_setstacksize(&attributes, MINIMUM) == 0, "attributes");
         CHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0, "pthread_sigmask");
         for (size_t i = 0; i < 4; i++)
-            CHECK(pthread_create(&threads[i], &attributes, expect_all_blocked, (void *)(i + 1)) == 0, "pthread_create");
+            CHECK(pthread_create(&threads[i], &attributes, expect_all_blocked, (void *)(i + 1)) == 0,
+                "pthread_create");
         for (size_t i = 0; i < 4; i++) join_with_value(threads[i], (void *)(i + 1));
-        CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0 && pthread_attr_destroy(&attributes) == 0, "attributes");
+        CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0 && pthread_attr_destroy(&attributes) == 0,
+            "attributes");
     }
 }
 
 static void *fault_briefly(void *argument) {
-    for (size_t i = 0; i < 64; i++) CHECK(page_looks_right(((size_t)(uintptr_t)argument * 64 + i * 251) % PAGES), "page");
+    for (size_t i = 0; i < 64; i++)
+        CHECK(page_looks_right(((size_t)(uintptr_t)argument * 64 + i * 251) % PAGES), "page");
     return argument;
 }
 
 static void many_threads_come_and_go(void) {
     for (size_t round = 0; round < 200; round++) {
         pthread_t threads[5];
-        for (size_t i = 0; i < 5; i++) CHECK(pthread_create(&threads[i], NULL, fault_briefly, (void *)(round * 5 + i)) == 0, "create");
+        for (size_t i = 0; i < 5; i++)
+            CHECK(pthread_create(&threads[i], NULL, fault_briefly, (void *)(round * 5 + i)) == 0, "create");
         for (size_t i = 0; i < 5; i++) join_with_value(threads[i], (void *)(round * 5 + i));
     }
 }
@@ -495,7 +516,8 @@ static void threads_end_by_exit_and_by_cancellation(void) {
         pthread_t leaving, cancelled;
         void *value = NULL;
         CHECK(pthread_create(&leaving, NULL, exit_while_others_fault, (void *)5) == 0, "pthread_create");
-        CHECK(pthread_create(&cancelled, NULL, wait_to_be_cancelled, NULL) == 0 && pthread_cancel(cancelled) == 0, "pthread_cancel");
+        CHECK(pthread_create(&cancelled, NULL, wait_to_be_cancelled, NULL) == 0
+            && pthread_cancel(cancelled) == 0, "pthread_cancel");
         join_with_value(leaving, (void *)5);
         CHECK(pthread_join(cancelled, &value) == 0 && value == PTHREAD_CANCELED, "cancelled");
     }

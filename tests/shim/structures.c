@@ -23,9 +23,11 @@ static void processor_sets(void) {
     for (int i = 0; i < ROUNDS; i++) {
         cpu_set_t *set = away(&all, sizeof all);
         if (i % 4 == 0) CHECK(sched_setaffinity(0, sizeof all, set) == 0, "sched_setaffinity");
-        if (i % 4 == 1) CHECK(pthread_setaffinity_np(pthread_self(), sizeof all, set) == 0, "pthread_setaffinity_np");
+        if (i % 4 == 1)
+            CHECK(pthread_setaffinity_np(pthread_self(), sizeof all, set) == 0, "pthread_setaffinity_np");
         if (i % 4 == 2) CHECK(syscall(SYS_sched_setaffinity, 0, sizeof all, set) == 0, "by a system call");
-        if (i % 4 == 3) CHECK(sched_getaffinity(0, sizeof all, set) == 0 && CPU_EQUAL(set, &all), "sched_getaffinity");
+        if (i % 4 == 3)
+            CHECK(sched_getaffinity(0, sizeof all, set) == 0 && CPU_EQUAL(set, &all), "sched_getaffinity");
     }
     cpu_set_t *nothing = (void *)8;
     CHECK(sched_setaffinity(0, sizeof all, nothing) == -1 && errno == EFAULT, "nothing there");
@@ -39,8 +41,10 @@ static void parameters(void) {
         if (i % 4 == 0) CHECK(sched_setscheduler(0, SCHED_OTHER, param) == 0, "sched_setscheduler");
         if (i % 4 == 1) CHECK(sched_setparam(0, param) == 0, "sched_setparam");
         if (i % 4 == 2) CHECK(sched_getparam(0, param) == 0 && param->sched_priority == 0, "sched_getparam");
-        if (i % 4 == 3) CHECK(pthread_setschedparam(pthread_self(), SCHED_OTHER, param) == 0, "pthread_setschedparam");
-        CHECK(pthread_getschedparam(pthread_self(), &policy, &zero) == 0 && policy == SCHED_OTHER, "pthread_getschedparam");
+        if (i % 4 == 3)
+            CHECK(pthread_setschedparam(pthread_self(), SCHED_OTHER, param) == 0, "pthread_setschedparam");
+        CHECK(pthread_getschedparam(pthread_self(), &policy, &zero) == 0 && policy == SCHED_OTHER,
+            "pthread_getschedparam");
     }
 }
 
@@ -53,11 +57,13 @@ static void attributes_of_threads(void) {
     CHECK(sched_getaffinity(0, sizeof all, &all) == 0 && pthread_attr_init(&attributes) == 0, "attributes");
     CHECK(pthread_attr_setaffinity_np(&attributes, sizeof all, away(&all, sizeof all)) == 0, "set");
     churn();
-    CHECK(pthread_create(&thread, &attributes, nothing_to_do, NULL) == 0 && pthread_join(thread, NULL) == 0, "thread");
+    CHECK(pthread_create(&thread, &attributes, nothing_to_do, NULL) == 0 && pthread_join(thread, NULL) == 0,
+        "thread");
     pthread_attr_destroy(&attributes);
 }
 
-/* System V memory replaces the middle of a mapping, is detached or unmapped, and the place can be used again. */
+/* System V memory replaces the middle of a mapping, is detached or unmapped, and the place can be used
+ * again. */
 static void shared_memory_over_a_mapping(void) {
     int id = shmget(IPC_PRIVATE, 16 * PAGE, IPC_CREAT | 0600);
     CHECK(id >= 0, "shmget");
@@ -78,7 +84,8 @@ static void shared_memory_over_a_mapping(void) {
         CHECK(shmdt(again) == 0, "shmdt elsewhere");
         if (i % 2) {
             CHECK(shmdt(middle) == 0 && shmdt(middle) == -1 && errno == EINVAL, "shmdt");
-            CHECK(mmap(middle, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == middle, "mmap");
+            CHECK(mmap(middle, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                0) == middle, "mmap");
             check_zero(middle, 16 * PAGE, "the place again");
         }
         CHECK(munmap(area, 4 * MIB) == 0, "munmap");
@@ -102,7 +109,8 @@ static void programs_by_system_calls(void) {
             _exit(1);
         }
         int status;
-        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7, "status %x", status);
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7,
+            "status %x", status);
     }
 }
 

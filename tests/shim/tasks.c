@@ -1,5 +1,6 @@
-/* Every thread that /proc/self/task names makes a system call when it is told to, as libpsx of libcap has it done (2.72 and
- * later): by a handler for the second of libc's own two signals. Whoever does not answer would be waited for for ever. */
+/* Every thread that /proc/self/task names makes a system call when it is told to, as libpsx of libcap has it
+ * done (2.72 and later): by a handler for the second of libc's own two signals. Whoever does not answer would
+ * be waited for for ever. */
 #include "gate.h"
 
 #include <dirent.h>

@@ -1,6 +1,8 @@
-/* Many threads with more memory than the budget: no write is lost and no stale byte seen, whatever else is called.
+/* Many threads with more memory than the budget: no write is lost and no stale byte seen, whatever else is
+ * called.
  *
- * Seeded: SHIM_SEED (printed) and SHIM_OPS choose another run. Which thread comes first is the machine's affair. */
+ * Seeded: SHIM_SEED (printed) and SHIM_OPS choose another run. Which thread comes first is the machine's
+ * affair. */
 #include "check.h"
 
 #include <pthread.h>
@@ -32,7 +34,8 @@ static uint64_t content(const struct worker *worker, size_t page) {
 static void check_one(const struct worker *worker, const char *start, size_t page, const char *when) {
     const char *at = start + page * PAGE;
     int good = worker->versions[page] ? page_is(at, content(worker, page)) : page_is_zero(at);
-    CHECK(good, "seed %llu, thread %zu, page %zu, version %u: other bytes %s", (unsigned long long)seed, worker->number, page,
+    CHECK(good, "seed %llu, thread %zu, page %zu, version %u: other bytes %s", (unsigned long long)seed,
+        worker->number, page,
           worker->versions[page], when);
 }
 
@@ -50,14 +53,16 @@ static void drop_some(struct worker *worker) {
 static void replace_some(struct worker *worker) {
     size_t count = 1 + next(worker, 200), first = next(worker, worker->pages - 200);
     char *at = worker->start + first * PAGE;
-    CHECK(mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at, "mmap");
+    CHECK(mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+        0) == at, "mmap");
     memset(worker->versions + first, 0, count * sizeof *worker->versions);
 }
 
 static void move_all(struct worker *worker) {
     size_t pages = PAGES_MOST / 2 + next(worker, PAGES_MOST / 2);
     char *moved = mremap(worker->start, worker->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
-    /* After MAP_FIXED and fork the range may consist of several kernel mappings, which mremap refuses to move as one. */
+    /* After MAP_FIXED and fork the range may consist of several kernel mappings, which mremap refuses to move
+     * as one. */
     if (moved == MAP_FAILED && errno == EFAULT) return;
     CHECK(moved != MAP_FAILED, "mremap");
     size_t kept = pages < worker->pages ? pages : worker->pages;
@@ -69,7 +74,8 @@ static void move_all(struct worker *worker) {
 static void protect_some(struct worker *worker) {
     size_t count = 1 + next(worker, 50), first = next(worker, worker->pages - 50);
     CHECK(mprotect(worker->start + first * PAGE, count * PAGE, PROT_READ) == 0, "mprotect");
-    for (size_t page = first; page < first + count; page++) check_one(worker, worker->start, page, "while read-only");
+    for (size_t page = first; page < first + count; page++)
+        check_one(worker, worker->start, page, "while read-only");
     CHECK(mprotect(worker->start + first * PAGE, count * PAGE, PROT_READ | PROT_WRITE) == 0, "mprotect");
 }
 
@@ -77,7 +83,8 @@ static void protect_some(struct worker *worker) {
 static void fork_once(struct worker *worker) {
     pid_t child = fork();
     if (child == 0) {
-        for (size_t page = 0; page < worker->pages; page += 7) check_one(worker, worker->start, page, "in a child");
+        for (size_t page = 0; page < worker->pages; page += 7)
+            check_one(worker, worker->start, page, "in a child");
         for (size_t page = 0; page < worker->pages; page += 31) fill_page(worker->start + page * PAGE, 12345);
         _exit(0);
     }
@@ -119,7 +126,8 @@ static void threads_keep_their_pages(void) {
         worker->start = map(PAGES_MOST * PAGE);
         for (size_t page = 0; page < PAGES_MOST; page++) write_one(worker, page);
     }
-    for (size_t i = 0; i < THREADS; i++) CHECK(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0, "pthread_create");
+    for (size_t i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0, "pthread_create");
     for (size_t i = 0; i < THREADS; i++) CHECK(pthread_join(workers[i].thread, NULL) == 0, "pthread_join");
 }
 
@@ -141,12 +149,14 @@ static void no_update_of_shared_pages_is_lost(void) {
     counters = (atomic_uint_least64_t *)map(COUNTER_PAGES * PAGE * 3);
     fill((char *)counters + COUNTER_PAGES * PAGE, COUNTER_PAGES * PAGE * 2, 9);
     for (size_t i = 0; i < THREADS; i++)
-        CHECK(pthread_create(&threads[i], NULL, count_up, (void *)(uintptr_t)mix(seed + 100 + i)) == 0, "pthread_create");
+        CHECK(pthread_create(&threads[i], NULL, count_up, (void *)(uintptr_t)mix(seed + 100 + i)) == 0,
+            "pthread_create");
     check_filled((char *)counters + COUNTER_PAGES * PAGE, COUNTER_PAGES * PAGE * 2, 9, "beside the counters");
     for (size_t i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
     uint64_t sum = 0;
     for (size_t word = 0; word < COUNTER_PAGES * PAGE / 8; word++) sum += counters[word];
-    CHECK(sum == THREADS * ops * 4, "seed %llu: counted %llu of %llu", (unsigned long long)seed, (unsigned long long)sum,
+    CHECK(sum == THREADS * ops * 4, "seed %llu: counted %llu of %llu", (unsigned long long)seed,
+        (unsigned long long)sum,
           (unsigned long long)(THREADS * ops * 4));
     CHECK(munmap(counters, COUNTER_PAGES * PAGE * 3) == 0, "munmap");
 }
@@ -167,7 +177,8 @@ static void threads_come_and_go(void) {
     for (size_t round = 0; round < 30; round++) {
         pthread_t threads[8];
         for (size_t i = 0; i < 8; i++)
-            CHECK(pthread_create(&threads[i], NULL, short_life, (void *)(round * 1000 + i)) == 0, "pthread_create");
+            CHECK(pthread_create(&threads[i], NULL, short_life, (void *)(round * 1000 + i)) == 0,
+                "pthread_create");
         for (size_t i = 0; i < 8; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
     }
 }

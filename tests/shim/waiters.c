@@ -1,5 +1,5 @@
-/* More threads than one would think of, all of them waiting at once in memory that was pushed out: on condition variables
- * of one array, and for bytes of a pipe. */
+/* More threads than one would think of, all of them waiting at once in memory that was pushed out: on
+ * condition variables of one array, and for bytes of a pipe. */
 #include "gate.h"
 
 #include <pthread.h>
@@ -72,14 +72,16 @@ static void thousands_wait_on_condition_variables(void) {
     start(threads, sit);
     for (int n = 0; n < THREADS; n++) {
         /* Whoever has counted itself has let go of its mutex only by waiting. */
-        CHECK(pthread_mutex_lock(&seats[n].mutex) == 0 && pthread_mutex_unlock(&seats[n].mutex) == 0, "mutex");
+        CHECK(pthread_mutex_lock(&seats[n].mutex) == 0 && pthread_mutex_unlock(&seats[n].mutex) == 0,
+            "mutex");
     }
     churn();
     others_work();
     for (int n = 0; n < THREADS; n++) {
         CHECK(pthread_mutex_lock(&seats[n].mutex) == 0, "lock");
         seats[n].called = 1;
-        CHECK(pthread_cond_signal(&seats[n].condition) == 0 && pthread_mutex_unlock(&seats[n].mutex) == 0, "signal");
+        CHECK(pthread_cond_signal(&seats[n].condition) == 0 && pthread_mutex_unlock(&seats[n].mutex) == 0,
+            "signal");
     }
     end(threads);
     for (int n = 0; n < THREADS; n++) CHECK(seats[n].left == 1, "thread %d", n);
@@ -104,7 +106,8 @@ int main(void) {
     seats = calloc(THREADS, sizeof *seats);
     CHECK(seats, "calloc");
     for (int n = 0; n < THREADS; n++)
-        CHECK(pthread_mutex_init(&seats[n].mutex, NULL) == 0 && pthread_cond_init(&seats[n].condition, NULL) == 0, "init");
+        CHECK(pthread_mutex_init(&seats[n].mutex, NULL) == 0 && pthread_cond_init(&seats[n].condition,
+            NULL) == 0, "init");
     churn();
     RUN(thousands_wait_on_condition_variables);
     RUN(thousands_wait_for_bytes);

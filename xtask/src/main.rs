@@ -1,8 +1,9 @@
 //! Repository tasks: `cargo run -p xtask -- tidy | test [SUITE...] | shim [PROGRAM...] | suites`.
 //!
-//! `tidy` checks what the compiler does not: direction of imports, lengths, documents, banned calls. `shim` runs the
-//! C programs of `tests/shim` natively and under `weir run`. `test` runs every suite of the project and fails when
-//! one is missing. Only the standard library is used: this must build in seconds on a fresh machine.
+//! `tidy` checks what the compiler does not: direction of imports, lengths, documents, banned calls. `shim`
+//! runs the C programs of `tests/shim` natively and under `weir run`. `test` runs every suite of the project
+//! and fails when one is missing. Only the standard library is used: this must build in seconds on a fresh
+//! machine.
 
 mod places;
 mod shim;

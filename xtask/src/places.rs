@@ -28,8 +28,8 @@ pub fn weir() -> PathBuf {
     }
 }
 
-/// Paths of all source files relative to `root`, sorted, with `/` between parts: what git tracks or would track,
-/// and where there is no git (a release archive) every file outside the ignored folders.
+/// Paths of all source files relative to `root`, sorted, with `/` between parts: what git tracks or would
+/// track, and where there is no git (a release archive) every file outside the ignored folders.
 pub fn files(root: &Path) -> std::io::Result<Vec<String>> {
     let git = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])

@@ -10,14 +10,17 @@ use std::process::{Command, Stdio};
 const BUDGET_BYTES: u64 = 32 << 20;
 /// Programs that need another budget: the stacks of thousands of threads are memory outside.
 const BUDGETS: &[(&str, u64)] = &[("waiters", 96 << 20)];
-/// RAM may exceed the budget by so much for a moment, while memory outside Weir grows as fast as it can be touched.
+/// RAM may exceed the budget by so much for a moment, while memory outside Weir grows as fast as it can be
+/// touched.
 const OVERSHOOT_BYTES: u64 = 16 << 20;
-/// What an engine keeps of this budget, however much there is outside (`least` in `shared/limit.rs`, with the metadata of these programs).
+/// What an engine keeps of this budget, however much there is outside (`least` in `shared/limit.rs`, with the
+/// metadata of these programs).
 const LEAST_BYTES: u64 = 8 << 20;
 const NATIVE_SECONDS: u32 = 120;
 /// Every page of a program goes out and comes back many times; the machine may be busy.
 const WEIR_SECONDS: u32 = 600;
-/// What a program is there for, where threads resolve their own faults: a counter of its engines together, and the least that it must say.
+/// What a program is there for, where threads resolve their own faults: a counter of its engines together,
+/// and the least that it must say.
 const EXPECTED: &[(&str, &str, u64)] = &[("loads", "weir_loads_answered", 100_000)];
 /// What a program's user is told on stderr, each once and nothing else; for all others there is `--quiet`.
 const TOLD: &[(&str, &[&str])] = &[(
@@ -30,7 +33,8 @@ const TOLD: &[(&str, &[&str])] = &[(
 )];
 const CFLAGS: &[&str] = &["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
 
-/// Options of single programs: one that looks like Go's lies where Go's tools put it, so that kernels before 6.16 can tell its calls.
+/// Options of single programs: one that looks like Go's lies where Go's tools put it, so that kernels before
+/// 6.16 can tell its calls.
 const OWN_CFLAGS: &[(&str, &str)] = &[("past_libc", "-no-pie")];
 
 /// Compiles and runs the named programs (all when none is named); true when all passed.
@@ -157,8 +161,8 @@ fn under_weir(program: &Path, folder: &Path, budget: u64, quiet: bool) -> Result
     Ok(command)
 }
 
-/// Runs a command under timeout(1), which ends the whole process group: with SIGKILL, since a child that hangs may
-/// have blocked every other signal, and a process that stays would keep the pipes open for ever.
+/// Runs a command under timeout(1), which ends the whole process group: with SIGKILL, since a child that
+/// hangs may have blocked every other signal, and a process that stays would keep the pipes open for ever.
 fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, String> {
     let began = std::time::Instant::now();
     let child = Command::new("timeout")
@@ -218,7 +222,8 @@ fn told(stderr: &str, news: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Whether the RAM in all, as seen from outside, was the budget; or what the engine must have beside what is outside.
+/// Whether the RAM in all, as seen from outside, was the budget; or what the engine must have beside what is
+/// outside.
 fn within_budget(folder: &Path, budget: u64, anonymous: u64) -> Result<(), String> {
     let files = written(folder)?;
     let outside =

@@ -1,7 +1,7 @@
 //! Every suite of the project as data, and the runner that says at the end which ran and how they ended.
 //!
-//! A suite that cannot run (a tool or a permission is missing) fails and says what to do; one that runs fewer tests
-//! than it must have fails too, so an empty suite is never green.
+//! A suite that cannot run (a tool or a permission is missing) fails and says what to do; one that runs fewer
+//! tests than it must have fails too, so an empty suite is never green.
 
 use crate::places;
 use std::io::{BufRead, BufReader};
@@ -55,9 +55,9 @@ const SWAP_THROUGH: &[(&str, &str)] = &[
     ("WEIR_POLICY", "writethrough"),
 ];
 /// The shim's programs with faults resolved by the threads that take them, and by a handler thread with
-/// either pager.
-/// RAM alone, and the last with a pool so small that nearly all goes through the swap file. Pool pages are compressed again with zstd as
-/// they are, or when they are cold, or are zstd from the beginning.
+/// either pager. RAM alone, and the last with a pool so small that nearly all goes through the swap file.
+/// Pool pages are compressed again with zstd as they are, or when they are cold, or are zstd from the
+/// beginning.
 const INLINE: &[(&str, &str)] = &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "none")];
 const THREAD_MOVE: &[(&str, &str)] =
     &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move"), ("WEIR_SWAP", "none"), ("WEIR_COLD", "eager")];

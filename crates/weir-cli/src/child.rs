@@ -1,4 +1,5 @@
-//! Measured programs run as children, so that the process that has to clean up is never the one that is starved of memory.
+//! Measured programs run as children, so that the process that has to clean up is never the one that is
+//! starved of memory.
 
 use std::fmt;
 use std::io::Read;
@@ -40,9 +41,9 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// Runs a child to its end and collects its stdout; stderr passes through. Fails when the child fails, when it takes
-/// longer than `deadline`, and when the user interrupts: in the last two cases the child is killed first. `each_poll` is
-/// called while waiting.
+/// Runs a child to its end and collects its stdout; stderr passes through. Fails when the child fails, when
+/// it takes longer than `deadline`, and when the user interrupts: in the last two cases the child is killed
+/// first. `each_poll` is called while waiting.
 pub fn run(
     command: &mut Command,
     deadline: Duration,
@@ -90,8 +91,8 @@ pub fn run(
     Ok(Finished { stdout, elapsed })
 }
 
-/// `weir __in-cgroup PROCS PROGRAM...`: joins the group, then becomes the program, so that not one page of it is
-/// charged elsewhere.
+/// `weir __in-cgroup PROCS PROGRAM...`: joins the group, then becomes the program, so that not one page of it
+/// is charged elsewhere.
 pub fn enter_cgroup_and_exec(args: &InCgroupArgs) -> ExitCode {
     let Some((program, rest)) = args.command.split_first() else { return ExitCode::from(EXIT_OWN_FAILURE) };
     if let Err(e) = std::fs::write(&args.procs, std::process::id().to_string()) {

@@ -1,5 +1,5 @@
-//! `weir demo`: sorts a table three times the size of the RAM it may use, proves the result right, and shows what the
-//! kernel's own swap takes for the same.
+//! `weir demo`: sorts a table three times the size of the RAM it may use, proves the result right, and shows
+//! what the kernel's own swap takes for the same.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ const CUSTOMERS: u64 = 1 << 20;
 const LOOKUPS: u64 = 10_000;
 /// Data per byte of RAM.
 const DATA_PER_BUDGET: u64 = 3;
-/// The kernel's limit as part of the budget: what is left is about what its compressed store needs for these rows.
+/// The kernel's limit as part of the budget: what is left is about what its compressed store needs for these
+/// rows.
 const LIMIT_PERCENT: u64 = 62;
 const SWAP_SLACK_BYTES: u64 = 64 << 20;
 /// The demo is to end within a minute: one kill by the kernel is repeated, two are its result.
@@ -33,10 +34,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the rest of a row says, by the customer's region.
 const TEXTS: [&[u8; TEXT_WORDS * 8]; 4] = [
-    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  region=north  status=open ",
-    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  region=south  status=paid ",
-    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  region=east   status=late ",
-    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  region=west   status=void ",
+    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  \
+      region=north  status=open ",
+    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  \
+      region=south  status=paid ",
+    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  \
+      region=east   status=late ",
+    b"order of goods  carrier=rail  priority=normal  comment=none  terms=30 days net  currency=EUR  \
+      region=west   status=void ",
 ];
 
 /// Key of a row: who, then which row. No two rows have the same, so there is one right order.
@@ -129,7 +134,8 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         true => None,
         false => run_rival(&job, total, data).inspect_err(|e| note = Some(format!("{e:#}"))).ok(),
     };
-    // The kernel used its limit and its store; Weir gets no more than that, and never less than a third of the data.
+    // The kernel used its limit and its store; Weir gets no more than that, and never less than a third of
+    // the data.
     let budget = rival.as_ref().map_or(total, |(_, ram)| total.min(*ram));
     let (weir, counters) = job.run_weir(budget, None)?;
     let native = job.run_native()?;

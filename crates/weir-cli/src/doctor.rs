@@ -17,7 +17,8 @@ use crate::{EXIT_FAILURE, preload, swapfile};
 
 /// Linux kernel that first had `UFFDIO_MOVE`.
 const KERNEL_WITH_MOVE: (u32, u32) = (6, 8);
-/// Linux's default of `vm.max_map_count`; below it programs with many mappings are short of them even without Weir.
+/// Linux's default of `vm.max_map_count`; below it programs with many mappings are short of them even without
+/// Weir.
 const MAX_MAP_COUNT_DEFAULT: u64 = 65_530;
 
 /// Result of a check.

@@ -75,7 +75,8 @@ fn privileged(path: &Path, mode: u32) -> Option<Program> {
         return None;
     };
     Some(Program::Refused(format!(
-        "{what}: the dynamic linker ignores LD_PRELOAD for privileged programs; run an unprivileged copy of it"
+        "{what}: the dynamic linker ignores LD_PRELOAD for privileged programs; run an unprivileged copy of \
+         it"
     )))
 }
 
@@ -119,8 +120,8 @@ fn elf(header: &[u8], file: &mut File) -> io::Result<Program> {
     Ok(unsuitable(file).map_or(Program::Dynamic, Program::Refused))
 }
 
-/// What a dynamic program must not have been built with, by a symbol of the run-time library that it asks for or, the last one, that a
-/// library linked into the program leaves.
+/// What a dynamic program must not have been built with, by a symbol of the run-time library that it asks for
+/// or, the last one, that a library linked into the program leaves.
 const SANITIZERS: [(&str, &str); 7] = [
     ("__asan_init", "AddressSanitizer"),
     ("__tsan_init", "ThreadSanitizer"),
@@ -150,13 +151,14 @@ fn unsuitable(file: &mut File) -> Option<String> {
     let has = |name: &str| text.split(|b| *b == 0).any(|one| one == name.as_bytes());
     if let Some((_, what)) = SANITIZERS.iter().find(|(name, _)| has(name)) {
         return Some(format!(
-            "is built with {what}, whose run-time library takes memory and signals for itself: build it without -fsanitize, \
-             or run it without weir"
+            "is built with {what}, whose run-time library takes memory and signals for itself: build it \
+             without -fsanitize, or run it without weir"
         ));
     }
     if weir_os::elf::is_go(fd) && !has("libc.so.6") {
         return Some(
-            "is a Go program without libc, whose memory Weir's library would never see: build it with cgo (CGO_ENABLED=1)"
+            "is a Go program without libc, whose memory Weir's library would never see: build it with cgo \
+             (CGO_ENABLED=1)"
                 .to_owned(),
         );
     }

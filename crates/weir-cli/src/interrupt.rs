@@ -1,4 +1,5 @@
-//! Ctrl-C and `kill`: noticed, acted on by the code that waits, so that what was changed on the machine is put back.
+//! Ctrl-C and `kill`: noticed, acted on by the code that waits, so that what was changed on the machine is
+//! put back.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -8,7 +9,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 static SEEN: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on these signals only set a flag, instead of ending the process with swap and control groups in place.
+/// From now on these signals only set a flag, instead of ending the process with swap and control groups in
+/// place.
 pub fn catch_signals() -> std::io::Result<()> {
     let flag = SEEN.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {

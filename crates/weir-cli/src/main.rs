@@ -46,8 +46,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version go to stdout with 0; a bad command line ends with 2, under `run` with 125, since a status of 2 could be
-/// the program's.
+/// Help and version go to stdout with 0; a bad command line ends with 2, under `run` with 125, since a status
+/// of 2 could be the program's.
 fn usage_error(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A closed pipe (`weir --help | head -1`) is no failure.

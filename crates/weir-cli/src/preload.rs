@@ -12,7 +12,8 @@ pub const LIBRARY: &str = "libweir_preload.so";
 /// Variable that names the library instead of the search.
 pub const OVERRIDE_ENV: &str = "WEIR_PRELOAD";
 
-/// Absolute path of the library: `WEIR_PRELOAD`, else beside the binary, else as installed, else as cargo builds it.
+/// Absolute path of the library: `WEIR_PRELOAD`, else beside the binary, else as installed, else as cargo
+/// builds it.
 pub fn find() -> anyhow::Result<PathBuf> {
     if let Some(given) = std::env::var_os(OVERRIDE_ENV).filter(|v| !v.is_empty()) {
         let path = Path::new(&given);

@@ -73,8 +73,8 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// One variable per option. Memory is passed on as exact bytes, so that a percentage is worked out once; relative paths
-/// are made absolute, since the program may change its folder.
+/// One variable per option. Memory is passed on as exact bytes, so that a percentage is worked out once;
+/// relative paths are made absolute, since the program may change its folder.
 fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsString)> {
     let mut variables = Vec::new();
     for option in &OPTIONS {
@@ -103,8 +103,8 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
     variables
 }
 
-/// The file that `execvp` would start: names without a slash are looked up in PATH; the first executable one counts,
-/// and one that exists but is not executable is remembered for the message.
+/// The file that `execvp` would start: names without a slash are looked up in PATH; the first executable one
+/// counts, and one that exists but is not executable is remembered for the message.
 fn find_in_path(name: &OsStr) -> Result<PathBuf, Failure> {
     let shown = name.display();
     let not_found = || Failure { status: EXIT_NOT_FOUND, message: format!("{shown}: program not found") };
@@ -159,8 +159,8 @@ fn executable_file(path: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// Refuses programs that a preloaded library cannot join. A script is judged by its interpreter, followed one level, and
-/// through `env`.
+/// Refuses programs that a preloaded library cannot join. A script is judged by its interpreter, followed one
+/// level, and through `env`.
 fn check_program(name: &OsStr, path: &Path) -> Result<(), Failure> {
     let refuse = |who: &Path, why: &str| Err(own(format!("{} {why}", who.display())));
     let look = |path: &Path| {
@@ -233,8 +233,8 @@ fn check_faults(asked: Faults) -> Result<(), Failure> {
     refused.map_or(Ok(()), |message| Err(own(message)))
 }
 
-/// Why faults cannot be served as asked, from what stands in the way of each mode; `None` when they can. `thread` holds
-/// the errors of the device and of the system call.
+/// Why faults cannot be served as asked, from what stands in the way of each mode; `None` when they can.
+/// `thread` holds the errors of the device and of the system call.
 fn refusal(
     asked: Faults,
     inline: Option<InlineObstacle>,

@@ -1,4 +1,5 @@
-//! Settings and where they come from: flags beat environment beat the user's file beat the system's beat defaults.
+//! Settings and where they come from: flags beat environment beat the user's file beat the system's beat
+//! defaults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,13 +44,14 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Reads environment and configuration files. Fails on a file that cannot be read or parsed or that has an unknown
-    /// key: a misspelt setting that does nothing is worse than an error.
+    /// Reads environment and configuration files. Fails on a file that cannot be read or parsed or that has
+    /// an unknown key: a misspelt setting that does nothing is worse than an error.
     pub fn read(flags: &SettingFlags) -> anyhow::Result<Layers> {
         let mut env = BTreeMap::new();
         for option in &OPTIONS {
             match std::env::var(option.env) {
-                // An empty variable counts as not set, so that `WEIR_SWAP= weir run ...` takes a setting back.
+                // An empty variable counts as not set, so that `WEIR_SWAP= weir run ...` takes a setting
+                // back.
                 Ok(text) if !text.is_empty() => drop(env.insert(option.env, text)),
                 Ok(_) | Err(std::env::VarError::NotPresent) => {}
                 Err(std::env::VarError::NotUnicode(_)) => bail!("{} is not valid UTF-8", option.env),
@@ -94,8 +96,8 @@ impl Layers {
         Settings::from_values(set, weir_os::probe::ram_limit_bytes).map_err(|e| self.explain(&e))
     }
 
-    /// Whether somebody chose the folder of the swap file. (The default one stands in the environment of every program under `weir run`,
-    /// which may start another.)
+    /// Whether somebody chose the folder of the swap file. (The default one stands in the environment of
+    /// every program under `weir run`, which may start another.)
     pub fn names_swap_folder(&self, settings: &Settings) -> bool {
         let default = |swap: &SwapSetting| swap.dir == Path::new(DEFAULT_SWAP_DIR);
         let mut origins = OPTIONS.iter().filter_map(|option| match (option.id, self.value(option)) {
@@ -117,8 +119,8 @@ impl Layers {
     }
 }
 
-/// What holds when nothing sets an option. A program under `weir run` swaps to a file where there is room for one; the bare
-/// library, which has nobody to tell if there is none, does not by itself.
+/// What holds when nothing sets an option. A program under `weir run` swaps to a file where there is room for
+/// one; the bare library, which has nobody to tell if there is none, does not by itself.
 pub fn default_of(option: &OptionSpec) -> &'static str {
     if option.id == OptionId::Swap { "auto" } else { option.default }
 }
@@ -131,8 +133,9 @@ fn config_paths() -> Vec<PathBuf> {
     user.into_iter().chain([PathBuf::from("/etc/weir/config.toml")]).collect()
 }
 
-/// Whether a file that cannot be read (`why`) counts as not there. So does one in a folder that may not be entered
-/// (`seen` says why it cannot even be seen): the home folder of somebody else, which HOME still names.
+/// Whether a file that cannot be read (`why`) counts as not there. So does one in a folder that may not be
+/// entered (`seen` says why it cannot even be seen): the home folder of somebody else, which HOME still
+/// names.
 fn is_absent(why: ErrorKind, seen: impl FnOnce() -> Option<ErrorKind>) -> bool {
     match why {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,

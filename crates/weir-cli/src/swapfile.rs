@@ -1,4 +1,5 @@
-//! The swap file as seen from the command: whether it can be had, which is found out before the program starts.
+//! The swap file as seen from the command: whether it can be had, which is found out before the program
+//! starts.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +28,8 @@ fn device_text(device: u64) -> String {
     format!("{major}:{minor}")
 }
 
-/// Type of the mount that holds the path: one of its device, else (btrfs has devices that no mount shows) the deepest.
+/// Type of the mount that holds the path: one of its device, else (btrfs has devices that no mount shows) the
+/// deepest.
 fn type_of_mount(mounts: &str, device: &str, path: &Path) -> Option<String> {
     // ID PARENT DEVICE ROOT MOUNTPOINT OPTIONS [TAGS...] - TYPE SOURCE OPTIONS (proc_pid_mountinfo(5))
     let fields = mounts.lines().filter_map(|line| {
@@ -54,22 +56,24 @@ pub fn space_in(folder: &Path) -> Result<Space, OpenError> {
     space(&dir).map_err(OpenError::Folder)
 }
 
-/// Finds out whether the program can have its swap file. Where the user has `named` neither size nor folder and there is no place for
-/// one, there is none from here on. Returns what the user should know; an error is a reason not to start.
+/// Finds out whether the program can have its swap file. Where the user has `named` neither size nor folder
+/// and there is no place for one, there is none from here on. Returns what the user should know; an error is
+/// a reason not to start.
 pub fn check(settings: &mut Settings, named: bool) -> Result<Vec<String>, String> {
     let Some(swap) = settings.swap.clone() else { return Ok(Vec::new()) };
     if swap.io == SwapIo::Uring
         && let Err(e) = probe::probe().io_uring
     {
         return Err(format!(
-            "--swap-io uring: io_uring is not allowed here: {e}; fix: sysctl -w kernel.io_uring_disabled=0, or \
-             --swap-io auto"
+            "--swap-io uring: io_uring is not allowed here: {e}; fix: sysctl -w kernel.io_uring_disabled=0, \
+             or --swap-io auto"
         ));
     }
     match (swap.bytes, granted(&swap, settings.memory)) {
         (_, Ok(granted)) => Ok(shortcomings(&swap, granted)),
         (Some(bytes), Err(why)) => Err(format!(
-            "no swap file of {} in {}: {why}; name another folder (--swap-dir DIR), a smaller size, or --swap none",
+            "no swap file of {} in {}: {why}; name another folder (--swap-dir DIR), a smaller size, or \
+             --swap none",
             format_size(bytes),
             swap.dir.display()
         )),
@@ -80,8 +84,8 @@ pub fn check(settings: &mut Settings, named: bool) -> Result<Vec<String>, String
         (None, Err(why)) => {
             settings.swap = None;
             Ok(vec![format!(
-                "no swap file in {}: {why}; what does not fit in RAM and pool will be refused (--swap-dir names another \
-                 folder, --swap none silences this)",
+                "no swap file in {}: {why}; what does not fit in RAM and pool will be refused (--swap-dir \
+                 names another folder, --swap none silences this)",
                 swap.dir.display()
             )])
         }
@@ -101,7 +105,8 @@ fn granted(swap: &SwapSetting, budget: u64) -> Result<Granted, String> {
         Some(bytes) => bytes,
         None => {
             let space = space_in(&swap.dir).map_err(|e| e.to_string())?;
-            // The engine takes its file when it needs one; that a file can be made at all is tried with a small one.
+            // The engine takes its file when it needs one; that a file can be made at all is tried with a
+            // small one.
             auto_in(space, budget).map(|_| SWAP_BYTES_MIN)?
         }
     };
@@ -113,7 +118,8 @@ fn shortcomings(swap: &SwapSetting, granted: Granted) -> Vec<String> {
     let mut all = Vec::new();
     if !granted.direct {
         all.push(format!(
-            "the file system of {} has no direct I/O: swapped pages lie in the page cache too, outside the budget",
+            "the file system of {} has no direct I/O: swapped pages lie in the page cache too, outside the \
+             budget",
             swap.dir.display()
         ));
     }

@@ -216,7 +216,8 @@ fn a_static_program_is_refused_with_the_reason() {
     assert_fails(&output, 125, &["interpreter of", "statically linked"]);
 }
 
-/// A compiler without the run-time library of a sanitizer fails here, in `compile`, and says which file it misses.
+/// A compiler without the run-time library of a sanitizer fails here, in `compile`, and says which file it
+/// misses.
 #[test]
 fn programs_with_sanitizers_are_refused_with_what_to_do() {
     let home = Folder::new();
@@ -247,7 +248,8 @@ fn programs_with_sanitizers_are_refused_with_what_to_do() {
 fn a_go_program_without_libc_is_refused_with_what_to_do() {
     let home = Folder::new();
     let library = home.stub_library();
-    let source = "__attribute__((section(\".go.buildinfo\"))) char info[16] = \"Go\";\nvoid _start(void) { for (;;); }\n";
+    let source = "__attribute__((section(\".go.buildinfo\"))) char info[16] = \"Go\";\nvoid _start(void) { \
+        for (;;); }\n";
     let program =
         home.compile("go", source, &["-nostdlib", "-nostartfiles", "-fPIE", "-pie", "-Wl,--no-as-needed"]);
     let output = weir_with(&home, &library).arg("run").arg(&program).output().unwrap();

@@ -199,8 +199,8 @@ fn policies_are_replayed_from_a_trace_of_the_users_and_drawn() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let row = stdout(&output).lines().find(|line| line.starts_with("mine ")).map(str::to_owned);
-    // Three rounds over 76 pages more than there are frames: the optimum misses those again in the second and third,
-    // (1100 + 2 * 76) / 3300, first-in-first-out and least-recently-used all.
+    // Three rounds over 76 pages more than there are frames: the optimum misses those again in the second and
+    // third, (1100 + 2 * 76) / 3300, first-in-first-out and least-recently-used all.
     let cells: Vec<String> = row.unwrap().split_whitespace().map(str::to_owned).collect();
     assert_eq!(
         (cells[1].as_str(), cells[2].as_str(), cells[4].as_str()),
@@ -328,7 +328,8 @@ fn the_kernels_side_leaves_the_machine_as_it_was_even_when_interrupted() {
         return;
     }
     if report["rival"].is_null() {
-        // Root in a container without zram or control groups: the note says what is missing, nothing is left behind.
+        // Root in a container without zram or control groups: the note says what is missing, nothing is left
+        // behind.
         assert!(!report["notes"].as_array().unwrap().is_empty(), "{report}");
     } else {
         assert!(report["store_peak_bytes"].as_f64().unwrap() > 1e6, "{report}");

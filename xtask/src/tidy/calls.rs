@@ -30,7 +30,8 @@ const BANS: &[Ban] = &[
         call: "thread::sleep",
         part: Part::Tests,
         below: &[],
-        instead: "wait for the condition itself: a channel, a Condvar, a pipe, or a bounded loop that checks it",
+        instead: "wait for the condition itself: a channel, a Condvar, a pipe, or a bounded loop that \
+            checks it",
     },
     Ban {
         call: ".unwrap()",
@@ -62,7 +63,8 @@ const BANS: &[Ban] = &[
         call: "#[ignore",
         part: Part::All,
         below: &[],
-        instead: "a test that needs something special is a suite of its own in xtask/src/suites.rs, where skipping shows",
+        instead: "a test that needs something special is a suite of its own in xtask/src/suites.rs, where \
+            skipping shows",
     },
 ];
 
@@ -130,7 +132,8 @@ mod tests {
 
     #[test]
     fn sleeping_is_banned_in_tests_only() {
-        let text = "fn a() { std::thread::sleep(d) }\n#[cfg(test)]\nmod tests {\n fn b() { std::thread::sleep(d) }\n}";
+        let text = "fn a() { std::thread::sleep(d) }\n#[cfg(test)]\nmod tests {\n fn b() { \
+            std::thread::sleep(d) }\n}";
         assert_eq!(lines("crates/weir/src/engine/mod.rs", text), vec![4]);
         assert_eq!(lines("crates/weir/tests/kernel.rs", "\nfn b() { thread::sleep(d) }"), vec![2]);
     }

@@ -31,7 +31,8 @@ const HEIGHTS: &[(&str, u8)] = &[
 const LEAF: u8 = 0;
 const PAGE: u8 = 2;
 
-/// Names only (page, frame, slot, handle and their sizes): everybody may import it, also what lies below `page`.
+/// Names only (page, frame, slot, handle and their sizes): everybody may import it, also what lies below
+/// `page`.
 const VOCABULARY: &str = "page::id";
 
 /// Modules of one height that must not see each other; on other heights neighbours may.
@@ -56,7 +57,8 @@ pub fn check(source: &Source) -> Vec<Finding> {
         .map(|(offset, name)| {
             let what = format!(
                 "`{module}` must not import `{name}`: imports point one way, \
-                 engine -> {{fault, reclaim}} -> shared -> {{tier, frames}} -> page -> {{limits, sync, error}}"
+                 engine -> {{fault, reclaim}} -> shared -> {{tier, frames}} -> page -> {{limits, sync, \
+                 error}}"
             );
             Finding::new(&source.path, source.line_of(offset), what)
         })
@@ -159,7 +161,8 @@ mod tests {
 
     #[test]
     fn downward_imports_pass() {
-        let text = "use crate::{fault::resolve, frames, limits::MAX};\nuse crate::page::Word;\nuse crate::door::Pager;\n";
+        let text = "use crate::{fault::resolve, frames, limits::MAX};\nuse crate::page::Word;\nuse \
+            crate::door::Pager;\n";
         assert_eq!(findings("crates/weir/src/engine/start.rs", text), Vec::<usize>::new());
         assert_eq!(findings("crates/weir/src/frames/mod.rs", "use crate::page::Frame;"), Vec::<usize>::new());
         assert_eq!(findings("crates/weir/src/door.rs", "use crate::page::PageId;"), Vec::<usize>::new());

@@ -44,8 +44,8 @@ pub fn code_map(texts: &[(String, String)]) -> Vec<Finding> {
     findings
 }
 
-/// Every Rust file of the crates stands in the code map, behind the folder that it lies in, or with its path from
-/// a folder that the map lists.
+/// Every Rust file of the crates stands in the code map, behind the folder that it lies in, or with its path
+/// from a folder that the map lists.
 pub fn files_in_map(texts: &[(String, String)]) -> Vec<Finding> {
     let Some((_, map)) = texts.iter().find(|(path, _)| path == MAP) else { return Vec::new() };
     let mut listed: BTreeSet<String> = BTreeSet::new();
@@ -67,8 +67,8 @@ pub fn files_in_map(texts: &[(String, String)]) -> Vec<Finding> {
     missing.map(|path| Finding::new(MAP, 0, format!("the code map does not list `{path}`"))).collect()
 }
 
-/// The folders above a file that the map must list: in `crates` from the package down, without `src` in between
-/// being left out.
+/// The folders above a file that the map must list: in `crates` from the package down, without `src` in
+/// between being left out.
 fn folders_of(path: &str) -> Vec<String> {
     let parts: Vec<&str> = path.split('/').collect();
     if !COVERED.contains(&parts[0]) {

@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn neutral_numbers_fields_names_and_tests_pass() {
-        let text = "fn f(a: (u8, u64)) { g2(a.0, a.1 + 1, b / 2, 100 * c) }\n#[cfg(test)]\nmod tests { const A: u8 = 9; }";
+        let text = "fn f(a: (u8, u64)) { g2(a.0, a.1 + 1, b / 2, 100 * c) }\n#[cfg(test)]\nmod tests { \
+            const A: u8 = 9; }";
         assert_eq!(found("crates/weir/src/policy/victims.rs", text), Vec::<String>::new());
     }
 }

@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn comments_and_literals_are_blanked_and_lines_kept() {
-        let text = "a // unsafe\n/* unsafe /* nested */ */ b \"unsafe \\\" \" r#\"unsafe \" \"# '\\'' '\"' 'x' &'a c é\n";
+        let text = "a // unsafe\n/* unsafe /* nested */ */ b \"unsafe \\\" \" r#\"unsafe \" \"# '\\'' '\"' \
+            'x' &'a c é\n";
         let source = Source::new("x.rs", text);
         assert_eq!(source.code.len(), text.len());
         assert_eq!(source.code.matches('\n').count(), 2);

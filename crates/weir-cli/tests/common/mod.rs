@@ -1,4 +1,5 @@
-//! What the tests of the `weir` binary share: the binary, a clean environment, and a stand-in for the library.
+//! What the tests of the `weir` binary share: the binary, a clean environment, and a stand-in for the
+//! library.
 
 #![allow(dead_code)] // every test file uses a part of it
 
@@ -48,8 +49,8 @@ impl Folder {
              __attribute__((destructor)) static void leave(void) {{\n\
              const char *name = getenv(\"WEIR_STATS\");\n\
              FILE *file = name ? fopen(name, \"w\") : 0;\n\
-             if (file) {{ fprintf(file, \"pgfault 1\\nweir_pager 0\\nweir_peak_resident_bytes {peak_resident_bytes}\\n\"); \
-             fclose(file); }}\n}}\n"
+             if (file) {{ fprintf(file, \"pgfault 1\\nweir_pager 0\\nweir_peak_resident_bytes \
+             {peak_resident_bytes}\\n\"); fclose(file); }}\n}}\n"
         );
         self.compile("libweir_preload.so", &source, &["-shared", "-fPIC"])
     }
