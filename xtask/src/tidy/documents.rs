@@ -10,8 +10,17 @@ const FAILURE: &str = "docs/failure.md";
 
 /// Names in backticks that stand in no source, with the reason why a document needs them.
 const ELSEWHERE: &[(&str, &[&str])] = &[
-    ("of the kernel or its headers", &["RssAnon", "max_map_count"]),
-    ("commands and files of the system", &["sysctl"]),
+    (
+        "a flag of the kernel that the code has as a number",
+        &["UFFD_FEATURE_SIGBUS", "ALLOW_SRC_HOLES", "MLOCK_ONFAULT"],
+    ),
+    (
+        "the program's business: Weir does nothing about it",
+        &["CLONE_NEWUSER", "MSG_ZEROCOPY", "KVM_SET_USER_MEMORY_REGION", "KVM_RUN"],
+    ),
+    ("a function of libc that is not hooked", &["asprintf", "aio_", "getaddrinfo_a"]),
+    ("a command, or an option of one", &["perf", "ping", "backtrace", "fexceptions"]),
+    ("the common part of several names", &["weir_swap_", "_client", "_work"]),
 ];
 
 /// Documents whose names are checked: decisions and the changelog may name what is gone.
