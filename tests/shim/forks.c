@@ -1,4 +1,5 @@
-/* Forks in the middle of what other threads, and handlers of the same thread, do: no lock of anybody's is held in a child for ever. */
+/* Forks in the middle of what other threads, and handlers of the same thread, do: no lock of anybody's is
+ * held in a child for ever. */
 #include "check.h"
 
 #include <pthread.h>

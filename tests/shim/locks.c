@@ -1,4 +1,5 @@
-/* Locked pages, and what becomes of locks and of other marks on memory when it moves, forks or is used again. */
+/* Locked pages, and what becomes of locks and of other marks on memory when it moves, forks or is used
+ * again. */
 #include "check.h"
 
 #include <malloc.h>
@@ -6,7 +7,8 @@
 #define BYTES (4 * MIB)
 #define MARK ((char)0xaa)
 
-/* Protected, pushed at, opened and written again, unlocked, moved: no write may be lost, and nothing may stay behind. */
+/* Protected, pushed at, opened and written again, unlocked, moved: no write may be lost, and nothing may stay
+ * behind. */
 static void writes_stay(char *locked) {
     fill(locked, BYTES, 5);
     CHECK(mprotect(locked, BYTES, PROT_READ) == 0, "mprotect");
@@ -19,7 +21,8 @@ static void writes_stay(char *locked) {
     char *moved = mremap(locked, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, target);
     CHECK(moved == target, "mremap");
     for (size_t i = 0; i < BYTES; i += PAGE) CHECK(moved[i + 8] == MARK, "page %zu lost a write", i / PAGE);
-    CHECK(mmap(locked, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == locked, "mmap");
+    CHECK(mmap(locked, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+        0) == locked, "mmap");
     check_zero(locked, BYTES, "where it was");
     CHECK(munmap(locked, BYTES) == 0 && munmap(target, 2 * BYTES) == 0, "munmap");
 }
@@ -75,7 +78,8 @@ static void a_refused_move_changes_nothing(void) {
 
 /* What a child must not see lies in a block that is freed: its place, used again, is seen. */
 static void advice_ends_with_the_block(void) {
-    CHECK(mallopt(M_MMAP_THRESHOLD, MIB) == 1, "mallopt"); /* libc's too gives the block back, and does not keep it */
+    CHECK(mallopt(M_MMAP_THRESHOLD, MIB) == 1, "mallopt");
+    /* libc's too gives the block back, and does not keep it */
     int advices[] = {MADV_WIPEONFORK, MADV_DONTFORK};
     for (int i = 0; i < 2; i++) {
         char *block = malloc(BYTES);
