@@ -5,13 +5,13 @@
 use super::Finding;
 
 /// Lines of Rust, C, Python or shell wider than `width::COLUMNS`.
-pub const WIDE_CODE_LINES: usize = 900;
+pub const WIDE_CODE_LINES: usize = 754;
 /// Lines of Markdown wider than `width::COLUMNS`, and table cells longer than `width::CELL_LETTERS`.
-pub const WIDE_TEXT_LINES: usize = 1400;
+pub const WIDE_TEXT_LINES: usize = 14;
 /// Doc comments of fewer than `comments::WORDS` words.
-pub const SHORT_DOC_COMMENTS: usize = 210;
+pub const SHORT_DOC_COMMENTS: usize = 208;
 /// Rows of `docs/failure.md` without a test.
-pub const ROWS_WITHOUT_TEST: usize = 82;
+pub const ROWS_WITHOUT_TEST: usize = 79;
 /// Numbers in the policy folder that are not in `limits.rs`.
 pub const NUMBERS_IN_POLICY: usize = 0;
 
