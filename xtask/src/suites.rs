@@ -244,6 +244,14 @@ const SUITES: &[Suite] = &[
         minutes_max: 5,
     },
     Suite {
+        name: "refusals",
+        command: &["python3", "tests/programs/refusals.py"],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 40,
+        minutes_max: 5,
+    },
+    Suite {
         name: "venv",
         command: &["make", "-s", "venv"],
         env: &[],
