@@ -3,6 +3,9 @@
 //! empty, moved only when present. Faults can be injected by call number.
 
 pub mod disk;
+mod world;
+
+pub use world::World;
 
 use crate::door::{Done, Pager};
 use crate::page::{PageId, Slot};

@@ -4,17 +4,14 @@
 use super::Engine;
 use super::inline::fetch_steps;
 use super::remap::Place;
-use crate::config::{Codec, Policy};
 use crate::fault::{self, Outcome};
 use crate::page::region::{Access, Kind};
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
-use crate::shared::swapping::Swapping;
-use crate::shared::{Core, Geometry};
-use crate::sim::FakePager;
+use crate::shared::Core;
 use crate::sim::disk::FakeDisk;
+use crate::sim::{self, FakePager};
 use crate::sync::Ordering;
-use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
 use crate::trials::{Held, Reach};
 use core::sync::atomic::AtomicU64;
 use weir_os::codec::PageBytes;
@@ -62,16 +59,11 @@ fn contents(page: u32) -> PageBytes {
 
 /// All pages written in order, then out: to the pool, or mostly to a swap file.
 fn world(swaps: bool) -> World {
-    let windows = Geometry::arena_windows(BUDGET);
-    let pool_max_percent = if swaps { 3 } else { 90 };
-    let g = Geometry { pages: SPACE, windows, lift_windows: 0, budget_bytes: BUDGET, pool_max_percent };
-    let mut core = Core::new(FakePager::new(SPACE, windows), g, 7, Codec::Auto).unwrap();
+    let mut fakes = sim::World::budget(BUDGET >> 20).pages(SPACE).unmapped();
     if swaps {
-        let tier =
-            Swap::new(FakeDisk::new(64 << 20, 512), 64 << 20, SwapSettings::default(), SwapEncryption::None);
-        core.attach_swap(Swapping::new(tier.unwrap(), Policy::Writeback, 64).unwrap());
+        fakes = fakes.pool_max(3).swap(FakeDisk::new(64 << 20, 512), 64 << 20).unencrypted().batch(64);
     }
-    let engine = Engine::new(core, BASE);
+    let engine = Engine::new(fakes.core(), BASE);
     let addr = engine.map(PAGES as usize * PAGE_BYTES, 1, PROT_RW, Kind::Map).unwrap();
     let start = ((addr - BASE) / PAGE_BYTES) as u32;
     let mut w = World { engine, start, faults: 0, before: Cost::default() };

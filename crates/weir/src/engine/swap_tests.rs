@@ -1,7 +1,7 @@
 //! The swap file in the page path, on a fake pager and a fake disk: what happens to a page while it is written or read,
 //! and what a failing disk does to it.
 
-use crate::config::{Codec, Policy};
+use crate::config::Policy;
 use crate::error::SwapError;
 use crate::fault::{self, Outcome, Strides};
 use crate::page::state::State;
@@ -12,12 +12,11 @@ use crate::reclaim::store::{Portion, store_window};
 use crate::reclaim::through::write_through;
 use crate::reclaim::unmap::unmap;
 use crate::reclaim::writeback::{self, Out};
+use crate::shared::Core;
 use crate::shared::swapping::Swapping;
-use crate::shared::{Core, Geometry};
-use crate::sim::FakePager;
 use crate::sim::disk::FakeDisk;
+use crate::sim::{FakePager, World};
 use crate::sync::Ordering;
-use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
 use core::sync::atomic::AtomicU64;
 use weir_os::codec::PageBytes;
 use weir_os::sys::Errno;
@@ -59,14 +58,8 @@ fn core_of(
     policy: Policy,
     batch: u16,
 ) -> Box<Fake> {
-    let windows = Geometry::arena_windows(budget_bytes);
-    let geometry =
-        Geometry { pages: PAGES, windows, lift_windows: 0, budget_bytes, pool_max_percent: percent };
-    let mut core = Core::new(FakePager::new(PAGES, windows), geometry, 3, Codec::Auto).unwrap();
-    let tier = Swap::new(disk, bytes, SwapSettings::default(), SwapEncryption::Aead).unwrap();
-    core.attach_swap(Swapping::new(tier, policy, batch).unwrap());
-    (0..PAGES / 64).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
-    Box::new(core)
+    let fakes = World::budget(budget_bytes / MIB).pages(PAGES).pool_max(percent);
+    Box::new(fakes.swap(disk, bytes).policy(policy).batch(batch).core())
 }
 
 fn core() -> &'static Fake {

@@ -4,7 +4,7 @@
 
 use super::Engine;
 use super::remap::Place;
-use crate::config::{Codec, Cold, Policy};
+use crate::config::{Cold, Policy};
 use crate::door::Pager;
 use crate::error::Refused;
 use crate::fault::load::Load;
@@ -12,12 +12,9 @@ use crate::fault::{self, Outcome, Request};
 use crate::page::PageId;
 use crate::page::region::Kind;
 use crate::page::state::State;
-use crate::shared::swapping::Swapping;
-use crate::shared::{Core, Geometry};
-use crate::sim::FakePager;
 use crate::sim::disk::FakeDisk;
+use crate::sim::{self, FakePager};
 use crate::sync::Ordering;
-use crate::tier::swap::{Swap, SwapEncryption, SwapSettings};
 use std::collections::HashMap;
 use weir_os::codec::PageBytes;
 use weir_os::codec::zstd::CONTEXTS_BYTES;
@@ -62,18 +59,13 @@ fn world_of(seed: u64, policy: Policy) -> World {
 const DISK: u64 = 32 << 20;
 
 fn world_with(seed: u64, disk: Option<FakeDisk>, policy: Policy) -> World {
-    let windows = Geometry::arena_windows(BUDGET);
     // Every other world lifts.
-    let lift_windows = if seed.is_multiple_of(2) { windows } else { 0 };
-    // A window, or two.
-    let pool_max_percent = if disk.is_some() { 6 } else { 90 };
-    let geometry = Geometry { pages: PAGES, windows, lift_windows, budget_bytes: BUDGET, pool_max_percent };
-    let mut core =
-        Core::new(FakePager::new(PAGES, windows + lift_windows), geometry, 7, Codec::Auto).unwrap();
+    let mut fakes = sim::World::budget(BUDGET >> 20).pages(PAGES).unmapped().lifts(seed.is_multiple_of(2));
     if let Some(disk) = disk {
-        let tier = Swap::new(disk, DISK, SwapSettings::default(), SwapEncryption::Aead).unwrap();
-        core.attach_swap(Swapping::new(tier, policy, [64, 1, 7][seed as usize % 3]).unwrap());
+        // The pool has a window, or two.
+        fakes = fakes.pool_max(6).swap(disk, DISK).policy(policy).batch([64, 1, 7][seed as usize % 3]);
     }
+    let mut core = fakes.core();
     core.cold = Cold::Eager;
     let rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     World { engine: Engine::new(core, BASE), model: HashMap::new(), maps: Vec::new(), rng, loaded: [0; 8] }

@@ -33,21 +33,14 @@ fn fill_untouched<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Codec;
     use crate::fault::{Outcome, Strides, resolve};
-    use crate::page::BlockId;
-    use crate::shared::Geometry;
-    use crate::sim::FakePager;
+    use crate::sim::{FakePager, World};
     use crate::sync::Ordering;
 
     const PAGES: u32 = 1024;
 
     fn core(pages: u32) -> Core<FakePager> {
-        let windows = Geometry::arena_windows(8 << 20);
-        let g = Geometry { pages, windows, lift_windows: 0, budget_bytes: 8 << 20, pool_max_percent: 90 };
-        let core = Core::new(FakePager::new(pages, windows), g, 1, Codec::Auto).unwrap();
-        (0..pages / 64).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
-        core
+        World::budget(8).pages(pages).core()
     }
 
     #[test]

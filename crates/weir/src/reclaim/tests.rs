@@ -5,7 +5,6 @@ use super::discard::{Depth, discard};
 use super::store::{Portion, Stored, store_window};
 use super::unmap::{Unmapped, unmap};
 use super::writeback::Out;
-use crate::config::Codec;
 use crate::demand::Demand;
 use crate::door::Pager;
 use crate::fault::{self, Outcome, Request, Strides};
@@ -13,24 +12,20 @@ use crate::page::region::Access;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, Geometry};
-use crate::sim::FakePager;
+use crate::sim::{FakePager, World};
 use crate::sync::Ordering;
 use weir_os::sys::Errno;
 
 pub(super) fn core() -> Core<FakePager> {
-    core_with(8 << 20, false)
+    core_with(8, false)
 }
 
 fn lifting_core() -> Core<FakePager> {
-    core_with(64 << 20, true) // a lift takes a sixteenth of the frames at most
+    core_with(64, true) // a lift takes a sixteenth of the frames at most
 }
 
-fn core_with(budget_bytes: u64, lifts: bool) -> Core<FakePager> {
-    let windows = Geometry::arena_windows(budget_bytes);
-    let lift_windows = if lifts { windows } else { 0 };
-    let g = Geometry { pages: 1024, windows, lift_windows, budget_bytes, pool_max_percent: 90 };
-    let core = Core::new(FakePager::new(1024, windows + lift_windows), g, 1, Codec::Auto).unwrap();
-    (0..16).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
+fn core_with(mib: u64, lifts: bool) -> Core<FakePager> {
+    let core = World::budget(mib).lifts(lifts).core();
     // As after the first eviction: while memory is plentiful, readahead touches blocks that a test does not name.
     core.pressed.store(true, Ordering::Relaxed);
     core
@@ -142,7 +137,7 @@ fn a_page_that_goes_out_unchanged_keeps_its_hash_and_is_known_when_it_changes_la
 fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_those_if_there_is_no_other_way()
  {
     let asked = |processors: u32, free: usize, busy: bool| {
-        let (mut core, mut bench) = (core_with(64 << 20, false), Bench::new());
+        let (mut core, mut bench) = (core_with(64, false), Bench::new());
         core.demand = Demand::with_processors(processors);
         (0..16).for_each(|b| fill_block(&core, b, text));
         unmap(&core, BlockId(3));
@@ -179,7 +174,7 @@ fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_t
 
 #[test]
 fn a_stream_that_finds_its_block_staged_needs_no_room() {
-    let mut core = core_with(64 << 20, false);
+    let mut core = core_with(64, false);
     core.demand = Demand::with_processors(2);
     (0..4).for_each(|b| fill_block(&core, b, text));
     unmap(&core, BlockId(3));
@@ -507,7 +502,7 @@ fn frames_beyond_a_limit_that_fell_are_left_alone_by_faults_and_go_back_as_they_
 
 #[test]
 fn pages_can_leave_for_a_pool_that_has_no_window_yet_when_metadata_takes_all_the_room() {
-    let (core, mut bench) = (core_with(6 << 20, false), Bench::new());
+    let (core, mut bench) = (core_with(6, false), Bench::new());
     let mut filled = 0;
     while filled < 16 && core.available() > 200 {
         fill_block(&core, filled, text);

@@ -224,9 +224,7 @@ impl<P: Pager> Core<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Codec;
-    use crate::shared::Geometry;
-    use crate::sim::FakePager;
+    use crate::sim::World;
 
     const MIB: u64 = 1 << 20;
 
@@ -280,10 +278,7 @@ mod tests {
     #[test]
     fn a_budget_changes_while_the_engine_runs_within_what_it_was_made_for() {
         let budget = 16 * MIB;
-        let windows = Geometry::arena_windows(budget);
-        let g =
-            Geometry { pages: 1024, windows, lift_windows: 0, budget_bytes: budget, pool_max_percent: 90 };
-        let core = Core::new(FakePager::new(1024, windows), g, 1, Codec::Auto).unwrap();
+        let core = World::budget(16).core();
         while core.frames.grow(&core.pager).unwrap() > 0 {}
         let frames = core.frames.existing();
         core.set_budget(12 * MIB);

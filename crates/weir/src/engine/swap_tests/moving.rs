@@ -15,15 +15,9 @@ fn when_tagged(core: &'static Fake, n: usize, f: impl FnOnce() + Send + 'static)
 
 #[test]
 fn a_page_written_again_under_the_same_slot_while_others_are_moved_is_its_later_self() {
-    let windows = Geometry::arena_windows(12 * MIB);
-    let geometry =
-        Geometry { pages: PAGES, windows, lift_windows: 0, budget_bytes: 12 * MIB, pool_max_percent: 12 };
-    let mut core = Core::new(FakePager::new(PAGES, windows), geometry, 3, Codec::Auto).unwrap();
+    let fakes = World::budget(12).pages(PAGES).pool_max(12).swap(FakeDisk::new(16 * MIB, 512), 16 * MIB);
     // Hardly more slots than there are records, so that one is used again soon.
-    let settings = SwapSettings { slots: 100 + 6 * 64 + 64 + 4, ..SwapSettings::default() };
-    let tier = Swap::new(FakeDisk::new(16 * MIB, 512), 16 * MIB, settings, SwapEncryption::Aead).unwrap();
-    core.attach_swap(Swapping::new(tier, Policy::Writeback, 1).unwrap());
-    (0..PAGES / 64).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
+    let core = fakes.slots(100 + 6 * 64 + 64 + 4).batch(1).core();
     let core: &'static Fake = Box::leak(Box::new(core));
     for block in 0..13 {
         if block == 7 {
