@@ -120,6 +120,23 @@ pub const FRUITLESS_MS_MAX: u64 = 3_000;
 /// Pause between two fruitless tries, in which the background thread may get further.
 pub const FRUITLESS_PAUSE_NS: u64 = 200_000;
 
+/// Shortest time between two looks at the program's own time, ns; a trial of the pool's size takes two.
+pub const LOOK_NS: u64 = 500_000_000;
+/// A step halves or doubles the pool, but changes it by no more than one part in so many of the RAM.
+pub const POOL_STEP_PART: u32 = 8;
+/// The smallest pool in windows: compaction wants two of them vacant.
+pub const POOL_WINDOWS_MIN: u32 = 6;
+/// What a larger pool must gain, and a smaller one must not lose, in percent of the program's own time.
+pub const TRIAL_NOISE_PERCENT: u64 = 8;
+/// Faults a second that make a trial worth while: some percent of one processor.
+pub const TRIAL_FAULTS_MIN: u64 = 3000;
+/// Looks with faults before the first trial, and after a trial in vain; doubled with each one more, up to [`POOL_REST_LOOKS_MAX`].
+pub const POOL_REST_LOOKS: u32 = 6;
+/// Most looks of a rest.
+pub const POOL_REST_LOOKS_MAX: u32 = 480;
+/// By how much the kernel's part of a fault grows towards what a period shows: one part in so many.
+pub const FLOOR_SHARE: u64 = 16;
+
 /// A fault that is not resolved in this time is reported by the watchdog.
 pub const FAULT_STALL_MS: u64 = 10_000;
 

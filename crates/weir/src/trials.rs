@@ -12,7 +12,7 @@
 use crate::page::BlockId;
 use crate::page::state::State;
 use crate::sync::Ordering;
-use core::sync::atomic::{AtomicBool, AtomicU32};
+use core::sync::atomic::AtomicU32;
 use weir_os::shards::Line;
 
 /// One block in so many is held for a trial, while bringing does not pay or nothing is known.
@@ -39,35 +39,14 @@ impl Reach {
     ///
     /// From the pool about half of what would be brought: a page that comes along costs a quarter to a third of a
     /// fault where a processor is idle, but about one where all are busy making room; and it takes the frame of another. From
-    /// the swap file the fault that is saved costs a read, so fewer would do where the memory is used evenly ([`Zeal::Eager`]). But where some of
-    /// it is wanted again and again and almost fits, the frames that are taken decide whether it does, and what comes back for that
-    /// looks as if it had to be brought.
-    const fn worth(self, source: State, zeal: Zeal) -> u32 {
-        match (self, source, zeal) {
-            (Reach::Part, State::Swapped, Zeal::Frugal) => 12,
-            (Reach::Block, State::Swapped, Zeal::Frugal) => 48,
+    /// the swap file the fault that is saved costs a read. But where some of the memory is wanted again and again and almost fits,
+    /// the frames that are taken decide whether it does, so most of what would be brought must be wanted.
+    const fn worth(self, source: State) -> u32 {
+        match (self, source) {
+            (Reach::Part, State::Swapped) => 12,
+            (Reach::Block, State::Swapped) => 48,
             (Reach::Part, ..) => 8,
             (Reach::Block, ..) => 24,
-        }
-    }
-}
-
-/// How much must be wanted before more is brought from the swap file. `shared/share.rs` says when which.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Zeal {
-    /// Most of it.
-    #[default]
-    Frugal,
-    /// Half of it.
-    Eager,
-}
-
-impl Zeal {
-    /// The other one.
-    pub fn other(self) -> Zeal {
-        match self {
-            Zeal::Frugal => Zeal::Eager,
-            Zeal::Eager => Zeal::Frugal,
         }
     }
 }
@@ -76,7 +55,6 @@ impl Zeal {
 #[derive(Debug, Default)]
 pub struct Trials {
     of: [[Line<Trial>; 2]; 2],
-    eager: Line<AtomicBool>,
 }
 
 /// In a line of its own: faults in held blocks write to it, one in [`HELD_ONE_IN`] of those close together, or fewer.
@@ -130,7 +108,7 @@ impl Trials {
     /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
     pub fn ask(&self, reach: Reach, source: State, block: BlockId, now: u64) -> Held {
         let verdict = Verdict::decode(self.of(reach, source).verdict.load(Ordering::Relaxed));
-        let pays = verdict.pays(reach.worth(source, self.zeal()));
+        let pays = verdict.pays(reach.worth(source));
         match (is_held(block, reach, (verdict.number, pays), now), pays) {
             (true, _) => Held::ForTrial,
             (_, false) => Held::ByVerdict,
@@ -153,28 +131,6 @@ impl Trials {
             trial.verdict.store(verdict.encode(), Ordering::Relaxed);
             trial.begun.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// How much must be wanted from now on.
-    pub fn set_zeal(&self, zeal: Zeal) {
-        if self.zeal() != zeal {
-            self.eager.store(zeal == Zeal::Eager, Ordering::Relaxed);
-        }
-    }
-
-    /// How much must be wanted.
-    #[inline]
-    pub fn zeal(&self) -> Zeal {
-        if self.eager.load(Ordering::Relaxed) { Zeal::Eager } else { Zeal::Frugal }
-    }
-
-    /// Whether it makes a difference: more is wanted than the eager need, and less than the frugal do.
-    pub fn zeal_matters(&self) -> bool {
-        [Reach::Part, Reach::Block].into_iter().any(|reach| {
-            let verdict = Verdict::decode(self.of(reach, State::Swapped).verdict.load(Ordering::Relaxed));
-            let pays = |zeal| verdict.pays(reach.worth(State::Swapped, zeal));
-            pays(Zeal::Eager) && !pays(Zeal::Frugal)
-        })
     }
 
     fn of(&self, reach: Reach, source: State) -> &Trial {
@@ -256,7 +212,7 @@ pub mod tests {
     #[test]
     fn where_little_is_saved_bringing_ends_and_where_much_is_it_begins_again() {
         for reach in [Part, Block] {
-            let (few, many) = (reach.worth(Pooled, Zeal::Frugal) - 2, reach.worth(Pooled, Zeal::Frugal) + 2);
+            let (few, many) = (reach.worth(Pooled) - 2, reach.worth(Pooled) + 2);
             let trials = Trials::default();
             let (brought, tried) = visit(&trials, reach, 0..4000, few);
             assert!(brought < 800 && tried > 200, "it ends after some 256 visits: {brought} {tried}");
@@ -271,28 +227,18 @@ pub mod tests {
     }
 
     #[test]
-    fn from_the_swap_file_most_must_be_wanted_or_half_where_zeal_says_so() {
+    fn from_the_swap_file_most_must_be_wanted() {
         for reach in [Part, Block] {
-            let (eager, frugal) = (reach.worth(Swapped, Zeal::Eager), reach.worth(Swapped, Zeal::Frugal));
-            for (pages, bring) in [
-                (eager - 1, [false, false]),
-                (eager, [false, true]),
-                (frugal - 1, [false, true]),
-                (frugal, [true, true]),
-            ] {
+            let worth = reach.worth(Swapped);
+            assert!(worth > reach.worth(Pooled));
+            for (pages, bring) in [(worth - 1, false), (worth, true)] {
                 let trials = Trials::default();
-                assert!(!trials.zeal_matters());
                 for _ in 0..=WINDOW {
                     (0..=pages).for_each(|n| trials.note(reach, Swapped, n == 0, 1));
                 }
-                let brought = |zeal| {
-                    trials.set_zeal(zeal);
-                    assert_eq!(trials.zeal(), zeal);
-                    let asked = (0..1000).map(|b| trials.ask(reach, Swapped, BlockId(b), 0));
-                    asked.filter(|held| *held == Held::No).count() > 900
-                };
-                assert_eq!([Zeal::Frugal, Zeal::Eager].map(brought), bring, "{reach:?} {pages}");
-                assert_eq!(trials.zeal_matters(), bring[0] != bring[1]);
+                let asked = (0..1000).map(|b| trials.ask(reach, Swapped, BlockId(b), 0));
+                let brought = asked.filter(|held| *held == Held::No).count();
+                assert_eq!(brought > 900, bring, "{reach:?} {pages}");
             }
         }
     }

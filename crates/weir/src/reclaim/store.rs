@@ -206,8 +206,7 @@ fn store_page<P: Pager>(
         if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
             // What was read from the file once would otherwise go there for ever, and be read again each time.
             let warms = || core.pool.has_spare(SPARE) && (!found.stuck() || is_probe(core));
-            let closed = core.pool_is_closed();
-            return if !closed && (found.warm() || found.kept_slot().is_some() && warms()) {
+            return if found.warm() || found.kept_slot().is_some() && warms() {
                 store_warm(core, bench, held.buffer(), page, found, slot)
             } else {
                 store_unchanged(core, page, found)
@@ -221,7 +220,7 @@ fn store_page<P: Pager>(
         found = dropped.unwrap_or(found);
     }
     let skips = found.stuck() && out.usable() && !is_probe(core);
-    let form = with_frame(&core.pager, slot, |bytes| match skips || out.is_plain() {
+    let form = with_frame(&core.pager, slot, |bytes| match skips {
         true => untried(bytes),
         false => compress(bench, held.buffer(), core.codec, bytes),
     });
@@ -238,15 +237,13 @@ fn store_page<P: Pager>(
         }
         Form::Stuck => {
             count(&core.stats.out_untried, skips.into());
-            // One that was not tried is not known not to compress.
-            let tried = skips || !out.is_plain();
-            let found = if tried { word.try_mark_stuck(found).unwrap_or(found) } else { found };
+            let found = word.try_mark_stuck(found).unwrap_or(found);
             let write = |bytes: &mut PageBytes| out.push(core, page, found, swap::Codec::Raw, bytes);
             match with_frame(&core.pager, slot, write) {
                 Pushed::Yes => Fate::Writing,
                 Pushed::Full => Fate::Waits,
                 Pushed::No => {
-                    count(&core.stats.out_stuck, tried.into());
+                    count(&core.stats.out_stuck, 1);
                     Fate::GivenBack
                 }
             }
