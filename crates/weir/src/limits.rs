@@ -130,6 +130,8 @@ pub const POOL_WINDOWS_MIN: u32 = 6;
 pub const TRIAL_NOISE_PERCENT: u64 = 8;
 /// Faults a second that make a trial worth while: some percent of one processor.
 pub const TRIAL_FAULTS_MIN: u64 = 3000;
+/// Looks of a trial, at most, unless the program's time still grows.
+pub const POOL_TRIAL_LOOKS: u32 = 5;
 /// Looks with faults before the first trial, and after a trial in vain; doubled with each one more, up to [`POOL_REST_LOOKS_MAX`].
 pub const POOL_REST_LOOKS: u32 = 6;
 /// Most looks of a rest.

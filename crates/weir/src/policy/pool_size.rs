@@ -9,8 +9,8 @@
 //! After a trial in vain the other direction is next, after a rest; each rest is twice as long as the one before.
 
 use crate::limits::{
-    POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_WINDOWS_MIN, TRIAL_FAULTS_MIN,
-    TRIAL_NOISE_PERCENT,
+    POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS, POOL_WINDOWS_MIN,
+    TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
 };
 
 /// What is seen at the end of a period of [`crate::limits::LOOK_NS`] or so.
@@ -60,13 +60,11 @@ pub enum Size {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is tried, for so many looks with faults.
+    /// Nothing is tried.
     #[default]
     Rest,
-    /// The pool comes to a new size.
-    Settle,
-    /// What comes of it is seen.
-    Measure,
+    /// Another size is.
+    Trial,
 }
 
 /// The control.
@@ -74,16 +72,18 @@ enum Phase {
 pub struct PoolSize {
     size: Size,
     phase: Phase,
-    /// Looks of this rest so far, and its length. 0: the first.
-    rested: u32,
+    /// Looks of this phase so far.
+    looks: u32,
+    /// Looks of the next rest. 0: the first.
     rest: u32,
-    /// The next trial is of a larger pool.
+    /// The next trial, or the one under way, is of a larger pool.
     up: bool,
     /// The size before the trial.
     from: Size,
     /// The best rate since the last trial in vain: what a smaller pool must not lose.
     best: u64,
-    /// Windows that the pool owned at the last look.
+    /// The last look's rate, and what the pool owned.
+    last: u64,
     owned: u32,
     /// Trials begun, for the statistics.
     pub begun: u64,
@@ -100,60 +100,65 @@ impl PoolSize {
 
     /// The size from now on.
     pub fn next(&mut self, seen: Signals) -> Size {
-        let shrinks = seen.owned < core::mem::replace(&mut self.owned, seen.owned) && seen.owned > seen.limit;
+        let rate = (seen.rate() + self.last) / 2;
+        let grows = seen.rate() * 100 > self.last * (100 + TRIAL_NOISE_PERCENT);
+        let shrinks = seen.owned > seen.limit && seen.owned < self.owned;
+        (self.last, self.owned) = (seen.rate(), seen.owned);
         match self.phase {
             _ if !seen.usable => {
                 *self =
-                    PoolSize { rest: self.rest, begun: self.begun, kept: self.kept, ..PoolSize::default() }
+                    PoolSize { rest: self.rest, begun: self.begun, kept: self.kept, ..PoolSize::default() };
             }
-            Phase::Rest if seen.is_faulting() => self.rest(seen),
+            Phase::Rest if seen.is_faulting() => self.rest(seen, rate),
             Phase::Rest => {}
             // The disk needs longer.
-            Phase::Settle if shrinks => {}
-            Phase::Settle => self.phase = Phase::Measure,
-            Phase::Measure => self.judge(seen),
+            Phase::Trial if shrinks => {}
+            Phase::Trial => self.judge(seen, rate, grows),
         }
         self.size
     }
 
-    fn rest(&mut self, seen: Signals) {
-        self.rested += 1;
-        // The working set may fit as long as nothing goes wrong, and something did.
-        if seen.rate() < self.best / 2 && self.size != Size::All {
+    fn rest(&mut self, seen: Signals, rate: u64) {
+        self.looks += 1;
+        if self.size != Size::All && rate < self.best / 2 {
+            // The working set may fit as long as nothing goes wrong, and something did.
             self.size = Size::All;
-            return self.give_up();
-        }
-        if self.rested >= self.rest.max(POOL_REST_LOOKS) {
-            self.best = seen.rate();
-            self.step(seen);
+            self.give_up();
+        } else if self.looks >= self.rest.max(POOL_REST_LOOKS) {
+            // A program that does as well as ever with a smaller pool is left alone.
+            if self.size == Size::All || rate * 100 < self.best * (100 - TRIAL_NOISE_PERCENT) {
+                self.best = rate;
+                self.step(seen);
+            } else {
+                self.looks = 0;
+            }
         }
     }
 
     /// Begins the next trial.
     fn step(&mut self, seen: Signals) {
-        let next = if self.up { larger(seen) } else { smaller(seen) };
-        match next {
+        self.from = self.size;
+        match if self.up { larger(seen) } else { smaller(seen) } {
             Some(size) => {
-                (self.from, self.size, self.phase) = (self.size, size, Phase::Settle);
+                (self.size, self.phase, self.looks) = (size, Phase::Trial, 0);
                 self.begun += 1;
             }
-            None => {
-                self.from = self.size;
-                self.give_up();
-            }
+            None => self.give_up(),
         }
     }
 
-    fn judge(&mut self, seen: Signals) {
-        let (rate, noise) = (seen.rate() * 100, TRIAL_NOISE_PERCENT);
-        let good =
-            if self.up { rate >= self.best * (100 + noise) } else { rate >= self.best * (100 - noise) };
+    fn judge(&mut self, seen: Signals, rate: u64, grows: bool) {
+        self.looks += 1;
+        let noise = TRIAL_NOISE_PERCENT;
+        let gains = rate * 100 >= self.best * (100 + noise);
+        let even = !self.up && rate * 100 >= self.best * (100 - noise);
+        let over = self.looks >= POOL_TRIAL_LOOKS && !grows;
         // Without faults there is nothing left to gain.
-        if good || !seen.is_faulting() {
+        if gains && self.looks >= 2 || over && (even || !seen.is_faulting()) {
             self.kept += 1;
-            (self.best, self.rest) = (self.best.max(seen.rate()), 0);
+            (self.best, self.rest) = (self.best.max(rate), 0);
             self.step(seen);
-        } else {
+        } else if over {
             self.size = self.from;
             self.give_up();
         }
@@ -163,13 +168,14 @@ impl PoolSize {
     fn give_up(&mut self) {
         self.up = !self.up && self.size != Size::All;
         self.rest = (self.rest * 2).clamp(POOL_REST_LOOKS, POOL_REST_LOOKS_MAX);
-        (self.phase, self.rested) = (Phase::Rest, 0);
+        (self.phase, self.looks) = (Phase::Rest, 0);
     }
 }
 
 /// The next smaller size that the pool would notice. None: there is none, or the file has no room for what leaves.
 fn smaller(seen: Signals) -> Option<Size> {
-    let below = |n: u32| (n / 2).max(n.saturating_sub(seen.ram / POOL_STEP_PART)).max(POOL_WINDOWS_MIN);
+    let step = (seen.ram / POOL_STEP_PART).max(1);
+    let below = |n: u32| (n / 2).max(n.saturating_sub(step)).max(POOL_WINDOWS_MIN);
     let mut to = below(seen.limit);
     while to >= seen.owned && to > POOL_WINDOWS_MIN {
         to = below(to);
@@ -179,6 +185,9 @@ fn smaller(seen: Signals) -> Option<Size> {
 
 /// The next larger size.
 fn larger(seen: Signals) -> Option<Size> {
-    let to = (seen.limit * 2).min(seen.limit + seen.ram / POOL_STEP_PART);
+    let to = (seen.limit * 2).min(seen.limit + (seen.ram / POOL_STEP_PART).max(1));
     (seen.limit < seen.most).then_some(if to < seen.most { Size::Windows(to) } else { Size::All })
 }
+
+#[cfg(test)]
+mod tests;
