@@ -1,10 +1,8 @@
 //! What both paths share: the page table, the resident set, frames, pool, statistics and the pager.
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
-pub mod cold;
 pub mod copies;
 pub mod limit;
-pub mod policy;
 pub mod swapping;
 
 use crate::admission::Admission;
@@ -26,11 +24,11 @@ use crate::page::resident::ResidentSet;
 use crate::page::state::State;
 use crate::page::table::{BLOCK_METADATA_BYTES, CHARGED_BLOCKS, PageTable};
 use crate::policy::pool_size::Size;
+use crate::policy::recompress::ColdWalk;
 use crate::stats::{self, Stats};
 use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
 use crate::trials::Trials;
-use cold::ColdWalk;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use limit::Limit;
 use std::sync::Mutex;

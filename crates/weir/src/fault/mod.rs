@@ -7,7 +7,6 @@
 mod fresh;
 pub mod install;
 pub mod load;
-mod nearby;
 pub mod readahead;
 pub mod span;
 pub mod strides;
@@ -112,7 +111,7 @@ pub fn resolve_load<P: Pager>(
                 continue;
             }
         }
-        plan.done(core, block, index, got.installed, 0);
+        readahead::done(&plan, core, block, index, got.installed, 0);
         core.kick_if_low();
         return Outcome::Installed(next_of(core, strides, &plan, page, tid));
     }
@@ -173,7 +172,7 @@ fn resolve_in_ram<P: Pager>(
         return Ok(Outcome::NoFrames);
     }
     // 6. Threads waiting for pages of the runs were woken by the moves; count, look ahead.
-    plan.done(core, block, index, got.installed, got.fresh);
+    readahead::done(&plan, core, block, index, got.installed, got.fresh);
     second.iter().for_each(|second| second.done(core));
     drop((guard, second));
     core.kick_if_low();
@@ -213,7 +212,7 @@ fn loaded<P: Pager>(
     let page = want.page;
     core.admission.answered(want, load.asker);
     core.stats.loads_answered().add(1);
-    plan.done(core, page.block(), page.index(), run_mask(page.index(), 1), 0);
+    readahead::done(&plan, core, page.block(), page.index(), run_mask(page.index(), 1), 0);
     Outcome::Loaded(value, next_of(core, strides, plan, page, tid))
 }
 

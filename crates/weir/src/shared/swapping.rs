@@ -5,13 +5,13 @@
 //! or writes. All locks here are leaves, but for desks and writers, which are held over I/O: they are only ever
 //! tried while a block is locked.
 
-use super::policy::Chooser;
 use crate::config::Policy;
 use crate::door::BlockIo;
 use crate::meter::Reading;
 use crate::page::SlotId;
 use crate::page::cold::ColdQueue;
 use crate::policy::pool_size::PoolSize;
+use crate::policy::write_through::WriteThrough;
 use crate::stats;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::tier::swap::{Codec, Scratch, SlotCache, Swap, SwapError, Writer};
@@ -105,7 +105,7 @@ pub struct Swapping<D: BlockIo> {
     /// Time that threads spent reading and writing so far, ns.
     pub io_ns: PlainU64,
     /// What the adaptive policy goes by.
-    pub chooser: Mutex<Chooser>,
+    pub chooser: Mutex<WriteThrough>,
     /// How large the pool may be, and the readings that this goes by.
     pub pool_size: Mutex<(PoolSize, Readings)>,
     /// The last write found no room. Cleared when there is some.
