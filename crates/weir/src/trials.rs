@@ -100,9 +100,9 @@ mod tests {
     #[test]
     fn from_the_swap_file_most_must_be_wanted() {
         for reach in [Part, Block] {
-            let worth = worth((reach, Swapped));
-            assert!(worth > worth((reach, Pooled)));
-            for (pages, bring) in [(worth - 1, false), (worth, true)] {
+            let enough = worth((reach, Swapped));
+            assert!(enough > worth((reach, Pooled)));
+            for (pages, bring) in [(enough - 1, false), (enough, true)] {
                 let trials = Trials::default();
                 for _ in 0..=NEAR_TRIALS {
                     (0..=pages).for_each(|n| trials.note(reach, Swapped, n == 0, 1));

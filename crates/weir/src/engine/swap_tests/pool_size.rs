@@ -17,10 +17,6 @@ fn core_with_pool(policy: Policy, blocks: core::ops::Range<u32>) -> &'static Fak
     core
 }
 
-fn others(page: u32) -> PageBytes {
-    mixed(page + 10_000)
-}
-
 /// The pool comes to its share, if it can.
 fn shrink(core: &Fake) {
     let mut bench = Bench::new();
