@@ -202,6 +202,63 @@ const _: () = {
     assert!(NEAR_WORTH[0] <= NEAR_WORTH_SWAPPED[0] && NEAR_WORTH[1] <= NEAR_WORTH_SWAPPED[1]);
 };
 
+// Admission ([`crate::policy::admission`]). By decision 33, where it names no other.
+
+/// Frames for each page that is remembered. Not tried.
+pub const ADMIT_FRAMES_PER_PLACE: u32 = 2;
+/// Fewest pages remembered: a bound, for an entry has no room for all bits of a page's number.
+pub const ADMIT_PLACES_MIN: u32 = 256;
+/// An entry stays for this many times as many faults as there are places: a page that is wanted in rounds is found in the next
+/// one, comes in, and leaves its place to another. Not tried.
+pub const ADMIT_STAYS: u32 = 2;
+/// Scores of sites: a size.
+pub const ADMIT_SITES: usize = 256;
+/// Answers remembered for a moment: a size.
+pub const ADMIT_LAST: usize = 1024;
+/// A page that is wanted again within so many faults was wanted *at once*: it comes in, and its site is to blame. Not tried.
+pub const AT_ONCE: u32 = 64;
+/// More where many threads fault: so many for each. Not tried.
+pub const AT_ONCE_PER_THREAD: u32 = 8;
+/// An unknown site has one load in so many answered. Not tried.
+pub const PROBE_ONE_IN: u32 = 16;
+/// And from the swap file one in so many. Not tried.
+pub const PROBE_DISK_ONE_IN: u32 = 256;
+/// One page in so many is brought all the same: there may be too many for the table. Not tried.
+pub const BRING_ONE_IN: u32 = 256;
+/// A site with so many answers is trusted. Not tried.
+pub const SCORE_ANSWERS: u8 = 8;
+/// The highest score. Not tried.
+pub const SCORE_MAX: u8 = 32;
+/// Weight of the past in the time that victims take, as a power of two: seven eighths. Not tried.
+pub const TURN_SHIFT: u32 = 3;
+/// A page that was wanted again in this part of the time that a victim takes comes in after [`OFTEN`] times in a row. Not tried.
+pub const OFTEN_PART: u64 = 4;
+/// As above. Not tried.
+pub const OFTEN: u64 = 4;
+/// A site's score goes down by so much when a page in RAM is wanted again at once: an answer costs about a fifth of bringing the
+/// page and making room for it, so half of the pages may be. Not tried.
+pub const BLAME: u8 = 2;
+/// And from the swap file, where an answer costs a read like the other: one in ten may be. Not tried.
+pub const BLAME_DISK: u8 = 10;
+/// A page in the pool comes in if it is wanted again in this part of the time that a victim takes. Not tried.
+pub const WARM_PART: u64 = 128;
+/// And so does a staged page, which takes nobody's frame but came to its stage because nobody wanted it, and one in a pool that
+/// pages leave for the swap file: what is wanted from time to time had better come in, or it goes as well. Not tried.
+pub const WARM_PART_IF_LEAVING: u64 = 16;
+/// The golden ratio: its multiples are spread evenly. It steers nothing.
+pub const GOLDEN: u32 = 0x9e37_79b9;
+/// An odd number that mixes which pages are brought all the same; it steers nothing.
+pub const BRING_MIX: u32 = 0x85eb_ca6b;
+const _: () = assert!(
+    SCORE_ANSWERS < SCORE_MAX
+        && BLAME_DISK < SCORE_MAX
+        && BLAME <= BLAME_DISK
+        && PROBE_ONE_IN <= PROBE_DISK_ONE_IN
+);
+const _: () = assert!(
+    WARM_PART >= WARM_PART_IF_LEAVING && WARM_PART_IF_LEAVING >= OFTEN_PART && ADMIT_SITES == 1 << u8::BITS
+);
+
 // The pool's size ([`crate::policy::pool_size`]).
 
 /// Shortest time between two looks at the program's own time, ns. Tried: 0.1 s (decision 32) and 0.5 s (decision 42).
