@@ -123,6 +123,46 @@ pub const FRUITLESS_PAUSE_NS: u64 = 200_000;
 /// A fault that is not resolved in this time is reported by the watchdog.
 pub const FAULT_STALL_MS: u64 = 10_000;
 
+// The bits of the word in which a block's row remembers its faults. These are sizes; bits 0 and 1 say that there is a stream,
+// and that it goes backwards.
+
+/// Where a stream's window begins.
+pub const STREAM_SIZE_SHIFT: u32 = 2;
+/// Where the first page that it brought last begins.
+pub const STREAM_LO_SHIFT: u32 = 9;
+/// Where the page behind the last one begins.
+pub const STREAM_HI_SHIFT: u32 = 16;
+/// All three are at most this.
+pub const STREAM_PLACE_MAX: u32 = 0x7f;
+/// Where the blocks that it runs ahead begin.
+pub const STREAM_DEPTH_SHIFT: u32 = 23;
+/// They are at most so many.
+pub const STREAM_DEPTH_MAX: u32 = 7;
+/// Where the pages begin that a stream brought back without a proof of their use.
+pub const UNPROVEN_SHIFT: u32 = 26;
+/// Most that are counted.
+pub const UNPROVEN_MAX: u64 = 0xfff;
+/// Where begins what is known of faults in no order.
+pub const NEARBY_SHIFT: u32 = 40;
+/// Bits of their count.
+pub const NEAR_COUNT_BITS: u32 = 4;
+/// Bits of their time.
+pub const NEAR_TIME_BITS: u32 = 18;
+/// In the word of a trial: bits of the mean number of pages.
+pub const NEAR_MEAN_BITS: u32 = 8;
+const _: () = assert!(BLOCK_PAGES <= STREAM_PLACE_MAX && DEPTH_MAX <= STREAM_DEPTH_MAX);
+
+// Units.
+
+/// Of a whole.
+pub const PERCENT: u64 = 100;
+/// Of a whole.
+pub const PERMILLE: u64 = 1000;
+/// Of a whole.
+pub const MILLION: u64 = 1_000_000;
+/// Nanoseconds of a second.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
 // What follows steers: policy goes by it. Each number names the range in which it was tried, and by which experiment it was
 // set: a decision (`docs/decisions`) or a row of `weir bench`. "Not tried" says that no other value was ever measured.
 

@@ -4,6 +4,7 @@ mod calls;
 mod imports;
 mod lengths;
 mod listing;
+mod numbers;
 mod source;
 mod words;
 
@@ -43,13 +44,14 @@ pub fn run() -> bool {
         .collect();
     let rust = rust_sources(&texts);
     let over_rust = |check: fn(&Source) -> Vec<Finding>| rust.iter().flat_map(check).collect::<Vec<_>>();
-    let checks: [(&str, Vec<Finding>); 6] = [
+    let checks: [(&str, Vec<Finding>); 7] = [
         ("direction of imports", over_rust(imports::check)),
         ("lengths", [over_rust(lengths::check_rust), lengths::check_others(&texts)].concat()),
         ("module docs", over_rust(listing::module_docs)),
         ("code map", listing::code_map(&texts)),
         ("banned calls and unsafe", over_rust(calls::check)),
         ("words", words::check_all(&texts)),
+        ("numbers of the policy", over_rust(numbers::check)),
     ];
     let mut passed = 0;
     for (name, findings) in &checks {

@@ -11,19 +11,18 @@
 //! the memory faults on most of its pages.
 
 use crate::limits::{
-    NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_HELD_ONE_IN, NEAR_HELD_ONE_IN_IF_PAYS, NEAR_HOLD_SHIFT,
-    NEAR_MIX, NEAR_PART_AT, NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_WORTH, NEAR_WORTH_SWAPPED,
+    NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_HELD_ONE_IN, NEAR_HELD_ONE_IN_IF_PAYS,
+    NEAR_HOLD_SHIFT, NEAR_MEAN_BITS, NEAR_MIX, NEAR_PART_AT, NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_TIME_BITS,
+    NEAR_WORTH, NEAR_WORTH_SWAPPED,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, run_mask};
 use crate::page::state::State;
 
-const COUNT_BITS: u32 = 4;
-const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
-const PART_SHIFT: u32 = COUNT_BITS;
+const COUNT_MAX: u32 = (1 << NEAR_COUNT_BITS) - 1;
+const PART_SHIFT: u32 = NEAR_COUNT_BITS;
 const PART_BITS: u32 = (BLOCK_PAGES / NEAR_PART_PAGES).ilog2();
 const TIME_SHIFT: u32 = PART_SHIFT + PART_BITS;
-const TIME_BITS: u32 = 18;
-const TIME_MAX: u64 = (1 << TIME_BITS) - 1;
+const TIME_MAX: u64 = (1 << NEAR_TIME_BITS) - 1;
 
 /// How much may be brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,21 +54,19 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    const MEAN_BITS: u32 = 8;
-
     /// From the bits of a word.
     pub fn decode(word: u32) -> Verdict {
-        Verdict { number: word >> Self::MEAN_BITS, mean: word & ((1 << Self::MEAN_BITS) - 1) }
+        Verdict { number: word >> NEAR_MEAN_BITS, mean: word & ((1 << NEAR_MEAN_BITS) - 1) }
     }
 
     /// As the bits of a word.
     pub fn encode(self) -> u32 {
-        self.number << Self::MEAN_BITS | self.mean.min((1 << Self::MEAN_BITS) - 1)
+        self.number << NEAR_MEAN_BITS | self.mean.min((1 << NEAR_MEAN_BITS) - 1)
     }
 
     /// The one after this, with so many pages for each time.
     pub fn next(self, mean: u32) -> Verdict {
-        Verdict { number: ((self.number + 1) & (u32::MAX >> Self::MEAN_BITS)).max(1), mean }
+        Verdict { number: ((self.number + 1) & (u32::MAX >> NEAR_MEAN_BITS)).max(1), mean }
     }
 
     fn pays(self, worth: u32) -> bool {
@@ -133,9 +130,9 @@ impl Nearby {
     pub fn decode(bits: u64) -> Nearby {
         let field = |shift: u32, width: u32| (bits >> shift & ((1 << width) - 1)) as u32;
         Nearby {
-            count: field(0, COUNT_BITS),
+            count: field(0, NEAR_COUNT_BITS),
             part: field(PART_SHIFT, PART_BITS),
-            at: field(TIME_SHIFT, TIME_BITS),
+            at: field(TIME_SHIFT, NEAR_TIME_BITS),
         }
     }
 
@@ -193,7 +190,7 @@ impl Nearby {
 }
 
 /// Bits of an encoded [`Nearby`].
-pub const BITS: u32 = TIME_SHIFT + TIME_BITS;
+pub const BITS: u32 = TIME_SHIFT + NEAR_TIME_BITS;
 const _: () =
     assert!(BLOCK_PAGES.is_multiple_of(NEAR_PART_PAGES) && (BLOCK_PAGES / NEAR_PART_PAGES).is_power_of_two());
 

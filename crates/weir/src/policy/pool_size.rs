@@ -9,8 +9,8 @@
 //! After a trial in vain the other direction is next, after a rest; each rest is twice as long as the one before.
 
 use crate::limits::{
-    POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS, POOL_WINDOWS_MIN,
-    TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
+    MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
+    POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
 };
 
 /// What is seen at the end of a period of [`crate::limits::LOOK_NS`] or so.
@@ -39,12 +39,13 @@ pub struct Signals {
 impl Signals {
     /// The program's own time, in millionths of what passed.
     fn rate(&self) -> u64 {
-        (u128::from(self.own_ns) * 1_000_000 / u128::from(self.elapsed_ns.max(1))) as u64
+        (u128::from(self.own_ns) * u128::from(MILLION) / u128::from(self.elapsed_ns.max(1))) as u64
     }
 
     /// Whether faults are so many that a trial can gain something.
     fn is_faulting(&self) -> bool {
-        u128::from(self.faults) * 1_000_000_000 >= u128::from(TRIAL_FAULTS_MIN) * u128::from(self.elapsed_ns)
+        u128::from(self.faults) * u128::from(SECOND_NS)
+            >= u128::from(TRIAL_FAULTS_MIN) * u128::from(self.elapsed_ns)
     }
 }
 
@@ -101,7 +102,7 @@ impl PoolSize {
     /// The size from now on.
     pub fn next(&mut self, seen: Signals) -> Size {
         let rate = (seen.rate() + self.last) / 2;
-        let grows = seen.rate() * 100 > self.last * (100 + TRIAL_NOISE_PERCENT);
+        let grows = seen.rate() * PERCENT > self.last * (PERCENT + TRIAL_NOISE_PERCENT);
         let shrinks = seen.owned > seen.limit && seen.owned < self.owned;
         (self.last, self.owned) = (seen.rate(), seen.owned);
         match self.phase {
@@ -126,7 +127,7 @@ impl PoolSize {
             self.give_up();
         } else if self.looks >= self.rest.max(POOL_REST_LOOKS) {
             // A program that does as well as ever with a smaller pool is left alone.
-            if self.size == Size::All || rate * 100 < self.best * (100 - TRIAL_NOISE_PERCENT) {
+            if self.size == Size::All || rate * PERCENT < self.best * (PERCENT - TRIAL_NOISE_PERCENT) {
                 self.best = rate;
                 self.step(seen);
             } else {
@@ -150,8 +151,8 @@ impl PoolSize {
     fn judge(&mut self, seen: Signals, rate: u64, grows: bool) {
         self.looks += 1;
         let noise = TRIAL_NOISE_PERCENT;
-        let gains = rate * 100 >= self.best * (100 + noise);
-        let even = !self.up && rate * 100 >= self.best * (100 - noise);
+        let gains = rate * PERCENT >= self.best * (PERCENT + noise);
+        let even = !self.up && rate * PERCENT >= self.best * (PERCENT - noise);
         let over = self.looks >= POOL_TRIAL_LOOKS && !grows;
         // Without faults there is nothing left to gain.
         if gains && self.looks >= 2 || over && (even || !seen.is_faulting()) {

@@ -21,8 +21,10 @@
 
 use super::nearness::{self, Held, Nearby, Reach, Tried};
 use crate::limits::{
-    DEPTH_MAX, FREE_RESERVE, IN_ORDER, PASSED_LATELY, PASSED_MAX, STRIDE_BITS, STRIDE_CONFIRM,
-    STRIDE_PAGES_MAX, STRIDE_SURE_MAX, WINDOW_RESTART, WINDOW_SHRINK,
+    DEPTH_MAX, FREE_RESERVE, IN_ORDER, NEARBY_SHIFT, PASSED_LATELY, PASSED_MAX, STREAM_DEPTH_MAX,
+    STREAM_DEPTH_SHIFT, STREAM_HI_SHIFT, STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS,
+    STRIDE_CONFIRM, STRIDE_PAGES_MAX, STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT, WINDOW_RESTART,
+    WINDOW_SHRINK,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, PageId, run_mask};
 use crate::page::region::Access;
@@ -84,21 +86,22 @@ struct Stream {
 
 impl Stream {
     fn decode(v: u64) -> Option<Stream> {
+        let field = |shift: u32, most: u32| (v >> shift) as u32 & most;
         (v & 1 == 1).then_some(Stream {
             backwards: v & 2 != 0,
-            size: (v >> 2 & 0x7f) as u32,
-            lo: (v >> 9 & 0x7f) as u32,
-            hi: (v >> 16 & 0x7f) as u32,
-            depth: (v >> 23 & 0x7) as u32,
+            size: field(STREAM_SIZE_SHIFT, STREAM_PLACE_MAX),
+            lo: field(STREAM_LO_SHIFT, STREAM_PLACE_MAX),
+            hi: field(STREAM_HI_SHIFT, STREAM_PLACE_MAX),
+            depth: field(STREAM_DEPTH_SHIFT, STREAM_DEPTH_MAX),
         })
     }
 
     fn encode(self) -> u64 {
         1 | u64::from(self.backwards) << 1
-            | u64::from(self.size) << 2
-            | u64::from(self.lo) << 9
-            | u64::from(self.hi) << 16
-            | u64::from(self.depth) << 23
+            | u64::from(self.size) << STREAM_SIZE_SHIFT
+            | u64::from(self.lo) << STREAM_LO_SHIFT
+            | u64::from(self.hi) << STREAM_HI_SHIFT
+            | u64::from(self.depth) << STREAM_DEPTH_SHIFT
     }
 
     fn doubled(self) -> Stream {
@@ -149,13 +152,8 @@ impl Stream {
     }
 }
 
-/// Where a block's state holds how many pages its stream brought back without a proof of their use.
-const UNPROVEN_SHIFT: u32 = 26;
-const UNPROVEN_MAX: u64 = 0xfff;
 /// Their bits.
 pub const UNPROVEN: u64 = UNPROVEN_MAX << UNPROVEN_SHIFT;
-/// Where a block's state holds what it knows of faults in no order.
-const NEARBY_SHIFT: u32 = 40;
 const _: () = assert!(NEARBY_SHIFT + nearness::BITS <= u64::BITS);
 const FRESH: Stream = Stream { backwards: false, size: 1, lo: 0, hi: 0, depth: 0 };
 

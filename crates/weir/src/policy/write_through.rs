@@ -16,7 +16,7 @@
 //! usefulness.
 
 use crate::limits::{
-    THROUGH_BUSY_BEGIN, THROUGH_BUSY_END, THROUGH_FILL_BEGIN, THROUGH_FILL_END, THROUGH_LOOK_NS,
+    PERMILLE, THROUGH_BUSY_BEGIN, THROUGH_BUSY_END, THROUGH_FILL_BEGIN, THROUGH_FILL_END, THROUGH_LOOK_NS,
     THROUGH_LOOKS, THROUGH_PAGES_MIN, THROUGH_USEFUL_BEGIN, THROUGH_USEFUL_END,
 };
 
@@ -54,7 +54,7 @@ struct Rates {
 impl Rates {
     fn between(from: &Totals, to: &Totals) -> Rates {
         let ns = to.now_ns.saturating_sub(from.now_ns).max(1);
-        let busy = u128::from(to.io_ns.saturating_sub(from.io_ns)) * 1000 / u128::from(ns);
+        let busy = u128::from(to.io_ns.saturating_sub(from.io_ns)) * u128::from(PERMILLE) / u128::from(ns);
         Rates {
             evicted: to.evicted.saturating_sub(from.evicted),
             lost: to.lost.saturating_sub(from.lost),
@@ -67,7 +67,7 @@ impl Rates {
     }
 
     fn useful(&self, permille: u64) -> bool {
-        self.evicted * 1000 >= self.left() * permille
+        self.evicted * PERMILLE >= self.left() * permille
     }
 
     /// As busy as the device would be if pages were written that are lost now.
