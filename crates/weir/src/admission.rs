@@ -1,72 +1,18 @@
-//! Which pages are worth a frame: those that are wanted more often than the ones that would have to go.
-//!
-//! A fault of an instruction that loads can be answered from the page's record: the instruction gets its value, the page stays where it is, and nobody
-//! has to make room. That costs a fraction of what bringing the page costs, if nobody wants it again soon, and comes on top of it if somebody does. So
-//! three things are known here:
-//!
-//! - *Pages* whose load was answered lately, when, and how often in a row, in a table like the doorkeeper of TinyLFU (Einziger, Friedman, Manes, 2017).
-//!   The time until a page is wanted again is a guess at how often it is. A small table beside it has the very last ones, whatever is in the large one.
-//! - *Victims*: staged pages are those that go next, and a fault on one of them is seen. So it is known how often a victim is wanted. A page comes in
-//!   if it was wanted again in a small part of the time that a victim takes for that, or a few times in a quarter of it: by chance that happens
-//!   rarely. Where victims are as warm as what is out, almost nothing comes in, and where nobody wants them any more, whatever is wanted twice.
-//! - *Sites*, the instructions that load: how often pages that they asked for were wanted again at once. One that reads a word here and a word there is answered;
-//!   one that begins to read a structure is not. At first all are unknown, and one fault in [`PROBE_ONE_IN`] is answered to learn.
-//!
-//! Time is counted in the program's faults.
+//! What is known of pages, victims and sites, for [`crate::policy::admission`] to decide by: tables of words, without a lock.
 
+use crate::limits::{
+    ADMIT_FRAMES_PER_PLACE, ADMIT_LAST, ADMIT_PLACES_MIN, ADMIT_SITES, ADMIT_STAYS, AT_ONCE, GOLDEN,
+    PROBE_DISK_ONE_IN, PROBE_ONE_IN, SCORE_ANSWERS, TURN_SHIFT,
+};
 use crate::page::PageId;
 use crate::page::state::State;
+use crate::policy::admission::{self, Known, one_in};
+pub use crate::policy::admission::{Pressure, Verdict, Want};
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use weir_os::mem::Table;
 use weir_os::shards::Line;
 use weir_os::sys::Errno;
-
-/// Frames for each page that is remembered.
-const FRAMES_PER_PLACE: u32 = 2;
-/// At least as many as the bits of a page's mixed number that an entry does not hold can tell apart.
-const PLACES_MIN: u32 = 256;
-/// Who is in a place stays there for this many times as many faults as there are places: a page that is wanted in rounds is found in the next
-/// one, comes in, and leaves its place to another.
-const STAYS: u32 = 2;
-/// A page that is wanted again so soon was wanted *at once*: it comes in, and its site is to blame. More where many threads fault.
-const AT_ONCE: u32 = 64;
-const AT_ONCE_PER_THREAD: u32 = 8;
-/// An unknown site has one load in so many answered; from the swap file one in so many.
-const PROBE_ONE_IN: u32 = 16;
-const PROBE_DISK_ONE_IN: u32 = 256;
-/// One page in so many is brought all the same: there may be too many for the table.
-const BRING_ONE_IN: u32 = 256;
-/// A site's score goes up by one with each answer.
-const SCORE_ANSWERS: u8 = 8;
-const SCORE_MAX: u8 = 32;
-const SITES: usize = 256;
-/// Answers remembered for a moment.
-const LAST: usize = 1024;
-/// Weight of the past in the time that victims take: seven eighths. The mean is kept in eighths.
-const TURN_SHIFT: u32 = 3;
-/// A page that was wanted again in this part of the time that a victim takes, so many times in a row, comes in.
-const OFTEN_PART: u64 = 4;
-const OFTEN: u64 = 4;
-/// The golden ratio: its multiples are spread evenly.
-const GOLDEN: u32 = 0x9e37_79b9;
-
-/// What answering costs, by where the page is.
-struct Terms {
-    /// A site's score goes down by so much when a page is wanted again at once.
-    again: u8,
-    /// A page comes in if it is wanted again in this part of the time that a victim takes.
-    part: u64,
-}
-
-/// In RAM an answer costs about a fifth of bringing the page and making room for it: half of the pages may be wanted again at once.
-const FROM_RAM: Terms = Terms { again: 2, part: 128 };
-/// Where pages leave the pool for the swap file those that are wanted from time to time had better come in, or they go as well.
-const FROM_FULL_POOL: Terms = Terms { again: 2, part: 16 };
-/// A staged page takes nobody's frame, but it came to its stage because nobody wanted it.
-const FROM_STAGE: Terms = Terms { again: 2, part: 16 };
-/// From the swap file an answer costs a read like the other: one in ten may be wanted again at once.
-const FROM_DISK: Terms = Terms { again: 10, part: OFTEN_PART };
 
 /// An instruction that loads, by its address; different ones may look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,39 +30,6 @@ impl Site {
     fn at(ip: usize) -> Site {
         Site(((ip as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
     }
-}
-
-/// A fault on a page with contents that is out.
-#[derive(Clone, Copy, Debug)]
-pub struct Want {
-    /// Which page.
-    pub page: PageId,
-    /// Where it is.
-    pub source: State,
-    /// Now, in the program's faults.
-    pub now: u64,
-}
-
-/// What speaks against bringing a page.
-#[derive(Clone, Copy, Debug)]
-pub struct Pressure {
-    /// Victims.
-    pub staged: u32,
-    /// Pages leave the pool for the swap file.
-    pub pool_overflows: bool,
-    /// Threads that fault.
-    pub faulters: u32,
-}
-
-/// What is known of a page that is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// A load of it may be answered.
-    Open,
-    /// It is wanted often enough: it comes in.
-    ComesIn,
-    /// So is this one, and it was answered a moment ago.
-    AtOnce,
 }
 
 /// An answer: tag (24) | time (28) | times in a row (4) | site (8). The tag is of the bits of the page's mixed number that its place does not tell.
@@ -163,9 +76,9 @@ pub struct Admission {
     /// [`Entry`], or 0.
     places: Table<AtomicU64>,
     /// The last answers, likewise.
-    last: Line<[AtomicU64; LAST]>,
+    last: Line<[AtomicU64; ADMIT_LAST]>,
     /// Scores, of what is in RAM and in the swap file.
-    sites: Line<[[AtomicU8; SITES]; 2]>,
+    sites: Line<[[AtomicU8; ADMIT_SITES]; 2]>,
     victims: Line<Victims>,
 }
 
@@ -181,11 +94,11 @@ struct Victims {
 impl Admission {
     /// For so many frames.
     pub fn new(frames: u32) -> Result<Admission, Errno> {
-        let places = (frames / FRAMES_PER_PLACE).max(PLACES_MIN);
+        let places = (frames / ADMIT_FRAMES_PER_PLACE).max(ADMIT_PLACES_MIN);
         Ok(Admission {
             places: Table::new(places as usize, c"weir-admission")?,
-            last: Line([const { AtomicU64::new(0) }; LAST]),
-            sites: Line([const { [const { AtomicU8::new(0) }; SITES] }; 2]),
+            last: Line([const { AtomicU64::new(0) }; ADMIT_LAST]),
+            sites: Line([const { [const { AtomicU8::new(0) }; ADMIT_SITES] }; 2]),
             victims: Line::default(),
         })
     }
@@ -199,7 +112,8 @@ impl Admission {
     #[inline]
     pub fn ask(&self, ip: usize, nth: u64) -> Option<Asker> {
         let site = Site::at(ip);
-        let known = |of: &[AtomicU8; SITES]| of[usize::from(site.0)].load(Ordering::Relaxed) >= SCORE_ANSWERS;
+        let known =
+            |of: &[AtomicU8; ADMIT_SITES]| of[usize::from(site.0)].load(Ordering::Relaxed) >= SCORE_ANSWERS;
         // Mixed: a loop that faults four times in each round would have always the same one probed.
         let probe = [PROBE_ONE_IN, PROBE_DISK_ONE_IN].map(|many| one_in(many, nth as u32));
         (probe[0] || self.sites.0.iter().any(known)).then_some(Asker { site, probe })
@@ -223,33 +137,33 @@ impl Admission {
             }
             return Verdict::Open;
         }
-        let (age, terms) = (u64::from(found.age(want.now)), terms_of(want.source, pressure));
+        let known = Known { age: u64::from(found.age(want.now)), row: found.row() };
         let turn = self.victims.turn(want.now as u32, pressure.staged);
-        let often = found.row() + 1 >= OFTEN;
-        // Where no victim was ever wanted nothing speaks against it.
-        if turn == 0 || age <= turn / terms.part || often && age <= turn / OFTEN_PART {
-            place.store(0, Ordering::Relaxed);
-            return Verdict::ComesIn;
+        match admission::look(known, want.source, pressure, turn) {
+            Ok(row) => {
+                // As old as it was: if it is answered it begins anew.
+                place.store(found.with_row(row).0, Ordering::Relaxed);
+                Verdict::Open
+            }
+            Err(verdict) => {
+                place.store(0, Ordering::Relaxed);
+                verdict
+            }
         }
-        let row = if age <= turn / OFTEN_PART { found.row() + 1 } else { 0 };
-        // As old as it was: if it is answered it begins anew.
-        place.store(found.with_row(row).0, Ordering::Relaxed);
-        Verdict::Open
     }
 
     /// Whether a load from the page was answered a moment ago: then its site is to blame.
     fn was_just_answered(&self, want: Want, pressure: Pressure) -> bool {
         let (last, tag) = self.last(want.page);
         let found = Entry(last.load(Ordering::Relaxed));
-        let at_once = AT_ONCE.max(AT_ONCE_PER_THREAD * pressure.faulters);
-        if !found.is_of(tag) || found.age(want.now) > at_once {
+        if !found.is_of(tag) || !admission::is_at_once(found.age(want.now), pressure) {
             return false;
         }
         last.store(0, Ordering::Relaxed);
         let score = self.score(found.site(), want.source);
         let before = score.load(Ordering::Relaxed);
         if before > 0 {
-            score.store(before.saturating_sub(terms_of(want.source, pressure).again), Ordering::Relaxed);
+            score.store(admission::blamed(before, want.source), Ordering::Relaxed);
         }
         true
     }
@@ -259,8 +173,7 @@ impl Admission {
     pub fn answers(&self, want: Want, asker: Asker) -> bool {
         let score = self.score(asker.site, want.source).load(Ordering::Relaxed);
         let probes = asker.probe[usize::from(want.source == State::Swapped)];
-        (probes || score >= SCORE_ANSWERS)
-            && !one_in(BRING_ONE_IN, want.page.0 ^ (want.now as u32).wrapping_mul(0x85eb_ca6b))
+        admission::answers(score, probes, want)
     }
 
     /// It was answered.
@@ -269,7 +182,7 @@ impl Admission {
         let (place, tag) = self.place(want.page);
         let there = Entry(place.load(Ordering::Relaxed));
         let same = there.is_of(tag);
-        let stays = (STAYS as usize * self.places.len()).min(Entry::TIME_MASK as usize / 2) as u32;
+        let stays = (ADMIT_STAYS as usize * self.places.len()).min(Entry::TIME_MASK as usize / 2) as u32;
         if same || there.0 == 0 || there.age(want.now) > stays {
             let row = if same { there.row() } else { 0 };
             place.store(Entry::new(tag, want.now, row, site).0, Ordering::Relaxed);
@@ -279,8 +192,8 @@ impl Admission {
         let score = self.score(site, want.source);
         let before = score.load(Ordering::Relaxed);
         // All threads read it: not written where it is as high as it may be.
-        if before < SCORE_MAX {
-            score.store(before + 1, Ordering::Relaxed);
+        if let Some(more) = admission::praised(before) {
+            score.store(more, Ordering::Relaxed);
         }
     }
 
@@ -294,26 +207,12 @@ impl Admission {
     /// Likewise among the last answers.
     fn last(&self, page: PageId) -> (&AtomicU64, u32) {
         let mixed = page.0.wrapping_mul(GOLDEN);
-        (&self.last.0[(mixed >> (u32::BITS - LAST.ilog2())) as usize], mixed & 0xff_ffff)
+        (&self.last.0[(mixed >> (u32::BITS - ADMIT_LAST.ilog2())) as usize], mixed & 0xff_ffff)
     }
 
     fn score(&self, site: Site, source: State) -> &AtomicU8 {
         &self.sites.0[usize::from(source == State::Swapped)][usize::from(site.0)]
     }
-}
-
-fn terms_of(source: State, pressure: Pressure) -> Terms {
-    match source {
-        State::Swapped => FROM_DISK,
-        State::Staged => FROM_STAGE,
-        State::Pooled if pressure.pool_overflows => FROM_FULL_POOL,
-        _ => FROM_RAM,
-    }
-}
-
-/// True for one number in so many, in no order, and as often in any part of a row of numbers.
-pub fn one_in(many: u32, number: u32) -> bool {
-    number.wrapping_mul(GOLDEN) <= u32::MAX / many
 }
 
 impl Victims {

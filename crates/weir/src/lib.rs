@@ -26,6 +26,8 @@ mod loom_models;
 pub mod meter;
 pub mod page;
 #[cfg(not(loom))]
+pub mod policy;
+#[cfg(not(loom))]
 pub mod reclaim;
 #[cfg(not(loom))]
 pub mod shared;

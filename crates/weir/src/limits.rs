@@ -123,6 +123,264 @@ pub const FRUITLESS_PAUSE_NS: u64 = 200_000;
 /// A fault that is not resolved in this time is reported by the watchdog.
 pub const FAULT_STALL_MS: u64 = 10_000;
 
+// The bits of the word in which a block's row remembers its faults. These are sizes; bits 0 and 1 say that there is a stream,
+// and that it goes backwards.
+
+/// Where a stream's window begins.
+pub const STREAM_SIZE_SHIFT: u32 = 2;
+/// Where the first page that it brought last begins.
+pub const STREAM_LO_SHIFT: u32 = 9;
+/// Where the page behind the last one begins.
+pub const STREAM_HI_SHIFT: u32 = 16;
+/// All three are at most this.
+pub const STREAM_PLACE_MAX: u32 = 0x7f;
+/// Where the blocks that it runs ahead begin.
+pub const STREAM_DEPTH_SHIFT: u32 = 23;
+/// They are at most so many.
+pub const STREAM_DEPTH_MAX: u32 = 7;
+/// Where the pages begin that a stream brought back without a proof of their use.
+pub const UNPROVEN_SHIFT: u32 = 26;
+/// Most that are counted.
+pub const UNPROVEN_MAX: u64 = 0xfff;
+/// Where begins what is known of faults in no order.
+pub const NEARBY_SHIFT: u32 = 40;
+/// Bits of their count.
+pub const NEAR_COUNT_BITS: u32 = 4;
+/// Bits of their time.
+pub const NEAR_TIME_BITS: u32 = 18;
+/// In the word of a trial: bits of the mean number of pages.
+pub const NEAR_MEAN_BITS: u32 = 8;
+const _: () = assert!(BLOCK_PAGES <= STREAM_PLACE_MAX && DEPTH_MAX <= STREAM_DEPTH_MAX);
+
+// Units.
+
+/// Of a whole.
+pub const PERCENT: u64 = 100;
+/// Of a whole.
+pub const PERMILLE: u64 = 1000;
+/// Of a whole.
+pub const MILLION: u64 = 1_000_000;
+/// Nanoseconds of a second.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
+// What follows steers: policy goes by it. Each number names the range in which it was tried, and by which experiment it was
+// set: a decision (`docs/decisions`) or a row of `weir bench`. "Not tried" says that no other value was ever measured.
+
+// Replacement ([`crate::policy::victims`]).
+
+/// Probation gives victims while it has one block in so many. Tried: none other; S3-FIFO's share, kept by `bench policy`
+/// (decision 25).
+pub const PROBATION_PART: u32 = 10;
+/// A block comes back soon within this part of the queued blocks, in turns. Not tried.
+pub const REFAULT_PART: u32 = 2;
+/// Most references that a block saves up; each is worth a round of the main queue. Not tried: S3-FIFO's.
+pub const REFS_MAX: u32 = 3;
+
+// Readahead ([`crate::policy::readahead`]).
+
+/// Most blocks fetched ahead of a stream. Not tried.
+pub const DEPTH_MAX: u32 = 4;
+/// A window of so many pages belongs to faults in order. Not tried: two pages side by side come by chance.
+pub const IN_ORDER: u32 = 4;
+/// A fault that continues nothing divides the window by this. Not tried.
+pub const WINDOW_SHRINK: u32 = 16;
+/// A fault where an earlier stream began divides its window by this. Tried: 1 and 4 (decision 22).
+pub const WINDOW_RESTART: u32 = 4;
+/// Most pages that were there already that a stream passes over between two faults. Tried: 0 and 8 (decision 22).
+pub const PASSED_MAX: usize = 8;
+/// A stream passed lately within so many faults of the program on pages that are out: others may make some thousand of them
+/// before a slow reader comes to the end of the blocks fetched ahead of it. Not tried.
+pub const PASSED_LATELY: u64 = 8192;
+/// Equal distances in a row before a stride is believed. Not tried.
+pub const STRIDE_CONFIRM: u32 = 2;
+/// Strides of fewer pages than two to this power are followed: a bound of the 24 bits that a thread's row has for one.
+pub const STRIDE_BITS: u32 = 22;
+/// Equal distances are counted up to here: a bound of the 8 bits that a thread's row has for the count.
+pub const STRIDE_SURE_MAX: u32 = 200;
+/// Most pages fetched ahead of a stride. Not tried.
+pub const STRIDE_PAGES_MAX: u32 = 16;
+const _: () =
+    assert!(STRIDE_CONFIRM >= 1 && STRIDE_PAGES_MAX.is_power_of_two() && STRIDE_PAGES_MAX <= BLOCK_PAGES);
+const _: () = assert!(IN_ORDER > 1 && WINDOW_RESTART <= WINDOW_SHRINK && WINDOW_SHRINK <= BLOCK_PAGES);
+
+// Nearness ([`crate::policy::nearness`]).
+
+/// Faults of the program between two of a block that still belong together, at most. Not tried (decision 22).
+pub const NEAR_SOON_MAX: u64 = 64;
+/// And one for so many blocks in use, so that chance alone rarely brings two random faults so close. Not tried (decision 22).
+pub const NEAR_BLOCKS_PER_FAULT: u64 = 32;
+/// Faults close together, after the first, that bring a part of the block. Not tried (decision 22).
+pub const NEAR_PART_AT: u32 = 2;
+/// And all of it. Not tried (decision 22).
+pub const NEAR_ALL_AT: u32 = 4;
+/// Pages of a part. Not tried (decision 22).
+pub const NEAR_PART_PAGES: u32 = 16;
+/// One block in so many is held while bringing does not pay or nothing is known. Not tried (decision 31).
+pub const NEAR_HELD_ONE_IN: u32 = 16;
+/// The same while it pays: each one that is held costs the faults that bringing saves. Not tried (decision 31).
+pub const NEAR_HELD_ONE_IN_IF_PAYS: u32 = 64;
+/// So many times that bringing was held make a verdict. Not tried (decision 31).
+pub const NEAR_TRIALS: u32 = 16;
+/// After two to this power of the program's faults on pages that are out, other blocks are held also without a verdict: there
+/// may be none, if the program stays with blocks that are not. Not tried (decision 31).
+pub const NEAR_HOLD_SHIFT: u32 = 16;
+/// Pages of the 14 of a part and of the 60 of a block that must be wanted for bringing from the pool to pay. Tried: 5 and 20, 8
+/// and 24, 12 and 48 (decisions 31 and 32).
+pub const NEAR_WORTH: [u32; 2] = [8, 24];
+/// The same from the swap file. Tried: 8 and 24, 11 and 40, 12 and 48, 13 and 56 (decision 32: 10 to 27 times on F4's graph).
+pub const NEAR_WORTH_SWAPPED: [u32; 2] = [12, 48];
+/// Odd numbers that mix which blocks are held; they steer nothing.
+pub const NEAR_MIX: [u32; 3] = [0x85eb_ca6b, 0xc2b2_ae35, 0x9e37_79b1];
+const _: () = {
+    assert!(NEAR_HELD_ONE_IN.is_power_of_two() && NEAR_HELD_ONE_IN_IF_PAYS.is_power_of_two());
+    assert!(BLOCK_PAGES.is_multiple_of(NEAR_PART_PAGES) && (BLOCK_PAGES / NEAR_PART_PAGES).is_power_of_two());
+    assert!(NEAR_PART_AT < NEAR_ALL_AT);
+    assert!(
+        NEAR_WORTH_SWAPPED[0] + NEAR_PART_AT <= NEAR_PART_PAGES
+            && NEAR_WORTH_SWAPPED[1] + NEAR_ALL_AT <= BLOCK_PAGES
+    );
+    assert!(NEAR_WORTH[0] <= NEAR_WORTH_SWAPPED[0] && NEAR_WORTH[1] <= NEAR_WORTH_SWAPPED[1]);
+};
+
+// Admission ([`crate::policy::admission`]). By decision 33, where it names no other.
+
+/// Frames for each page that is remembered. Not tried.
+pub const ADMIT_FRAMES_PER_PLACE: u32 = 2;
+/// Fewest pages remembered: a bound, for an entry has no room for all bits of a page's number.
+pub const ADMIT_PLACES_MIN: u32 = 256;
+/// An entry stays for this many times as many faults as there are places: a page that is wanted in rounds is found in the next
+/// one, comes in, and leaves its place to another. Not tried.
+pub const ADMIT_STAYS: u32 = 2;
+/// Scores of sites: a size.
+pub const ADMIT_SITES: usize = 256;
+/// Answers remembered for a moment: a size.
+pub const ADMIT_LAST: usize = 1024;
+/// A page that is wanted again within so many faults was wanted *at once*: it comes in, and its site is to blame. Not tried.
+pub const AT_ONCE: u32 = 64;
+/// More where many threads fault: so many for each. Not tried.
+pub const AT_ONCE_PER_THREAD: u32 = 8;
+/// An unknown site has one load in so many answered. Not tried.
+pub const PROBE_ONE_IN: u32 = 16;
+/// And from the swap file one in so many. Not tried.
+pub const PROBE_DISK_ONE_IN: u32 = 256;
+/// One page in so many is brought all the same: there may be too many for the table. Not tried.
+pub const BRING_ONE_IN: u32 = 256;
+/// A site with so many answers is trusted. Not tried.
+pub const SCORE_ANSWERS: u8 = 8;
+/// The highest score. Not tried.
+pub const SCORE_MAX: u8 = 32;
+/// Weight of the past in the time that victims take, as a power of two: seven eighths. Not tried.
+pub const TURN_SHIFT: u32 = 3;
+/// A page that was wanted again in this part of the time that a victim takes comes in after [`OFTEN`] times in a row. Not tried.
+pub const OFTEN_PART: u64 = 4;
+/// As above. Not tried.
+pub const OFTEN: u64 = 4;
+/// A site's score goes down by so much when a page in RAM is wanted again at once: an answer costs about a fifth of bringing the
+/// page and making room for it, so half of the pages may be. Not tried.
+pub const BLAME: u8 = 2;
+/// And from the swap file, where an answer costs a read like the other: one in ten may be. Not tried.
+pub const BLAME_DISK: u8 = 10;
+/// A page in the pool comes in if it is wanted again in this part of the time that a victim takes. Not tried.
+pub const WARM_PART: u64 = 128;
+/// And so does a staged page, which takes nobody's frame but came to its stage because nobody wanted it, and one in a pool that
+/// pages leave for the swap file: what is wanted from time to time had better come in, or it goes as well. Not tried.
+pub const WARM_PART_IF_LEAVING: u64 = 16;
+/// The golden ratio: its multiples are spread evenly. It steers nothing.
+pub const GOLDEN: u32 = 0x9e37_79b9;
+/// An odd number that mixes which pages are brought all the same; it steers nothing.
+pub const BRING_MIX: u32 = 0x85eb_ca6b;
+const _: () = assert!(
+    SCORE_ANSWERS < SCORE_MAX
+        && BLAME_DISK < SCORE_MAX
+        && BLAME <= BLAME_DISK
+        && PROBE_ONE_IN <= PROBE_DISK_ONE_IN
+);
+const _: () = assert!(
+    WARM_PART >= WARM_PART_IF_LEAVING && WARM_PART_IF_LEAVING >= OFTEN_PART && ADMIT_SITES == 1 << u8::BITS
+);
+
+// The pool's size ([`crate::policy::pool_size`]).
+
+/// Shortest time between two looks at the program's own time, ns. Tried: 0.1 s (decision 32) and 0.5 s (decision 42).
+pub const LOOK_NS: u64 = 500_000_000;
+/// A step halves or doubles the pool, but changes it by no more than one part in so many of the RAM. Tried: halves without a
+/// bound and eighths (decision 32), eighths alone (decision 42).
+pub const POOL_STEP_PART: u32 = 8;
+/// Looks of a trial, unless the program gains before, or its time still grows. Tried: 2, 3 and 5 (decision 42).
+pub const POOL_TRIAL_LOOKS: u32 = 5;
+/// What a larger pool must gain, and a smaller one must not lose, in percent of the program's own time. Tried: 3 and 8
+/// (decision 32).
+pub const TRIAL_NOISE_PERCENT: u64 = 8;
+/// Faults a second that make a trial worth while: some percent of one processor. Not tried.
+pub const TRIAL_FAULTS_MIN: u64 = 3000;
+/// Looks with faults before the first trial, and after a trial in vain; doubled with each one more, up to
+/// [`POOL_REST_LOOKS_MAX`]. Not tried: 3 s (decision 32).
+pub const POOL_REST_LOOKS: u32 = 6;
+/// Most looks of a rest. Not tried: 4 min (decision 32).
+pub const POOL_REST_LOOKS_MAX: u32 = 480;
+/// The smallest pool in windows: a bound, for compaction wants two of them vacant.
+pub const POOL_WINDOWS_MIN: u32 = 6;
+/// The kernel's part of a fault grows towards what a look shows by one part in so many. Not tried.
+pub const FLOOR_SHARE: u64 = 16;
+const _: () =
+    assert!(POOL_REST_LOOKS >= 1 && POOL_REST_LOOKS <= POOL_REST_LOOKS_MAX && POOL_TRIAL_LOOKS >= 2);
+const _: () = assert!(TRIAL_NOISE_PERCENT < 100 && TRIAL_FAULTS_MIN * LOOK_NS >= 1_000_000_000);
+
+// Writing through ([`crate::policy::write_through`]). All of it by decision 18; other values were not tried.
+
+/// Shortest time between two looks, ns.
+pub const THROUGH_LOOK_NS: u64 = 200_000_000;
+/// Good looks in a row before writing through begins.
+pub const THROUGH_LOOKS: u32 = 3;
+/// Pages that must have left the pool between two looks.
+pub const THROUGH_PAGES_MIN: u64 = 256;
+/// Permille of the pool's limit that its windows take, to begin.
+pub const THROUGH_FILL_BEGIN: u64 = 900;
+/// And to go on.
+pub const THROUGH_FILL_END: u64 = 750;
+/// Permille of the pages that left the pool that went to the file, to begin: a third more is written then.
+pub const THROUGH_USEFUL_BEGIN: u64 = 750;
+/// And to go on: at best a draw.
+pub const THROUGH_USEFUL_END: u64 = 500;
+/// Permille of the time in which threads may wait for the device, to begin.
+pub const THROUGH_BUSY_BEGIN: u64 = 500;
+/// And to go on.
+pub const THROUGH_BUSY_END: u64 = 700;
+const _: () = assert!(THROUGH_FILL_END < THROUGH_FILL_BEGIN && THROUGH_FILL_BEGIN <= 1000);
+const _: () = assert!(THROUGH_USEFUL_END < THROUGH_USEFUL_BEGIN && THROUGH_BUSY_BEGIN < THROUGH_BUSY_END);
+
+// Compressing cold records again ([`crate::policy::recompress`]). All of it by decision 35; other values were not tried.
+
+/// Longest stretch of work, ns: no fault waits for it, but a fork may.
+pub const COLD_SLICE_NS: u64 = 1_000_000;
+/// Between two laps, ns: so long at least nobody has wanted what is compressed again.
+pub const COLD_LAP_NS: u64 = 100_000_000;
+/// Rest after a fork, ns.
+pub const COLD_FORKED_NS: u64 = 64_000_000_000;
+/// Shortest rest after a slice, ns.
+pub const COLD_REST_NS_MIN: u64 = 1_000_000;
+/// Longest, ns.
+pub const COLD_REST_NS_MAX: u64 = 500_000_000;
+/// Others wanted the processor if the thread was without one for more than this part of a slice.
+pub const COLD_WAITED_PART: u64 = 8;
+/// Pages wanted from tiers in a lap's time that make the next worth while.
+pub const COLD_WANTED_MIN: u64 = 500;
+/// Until there is something to do again, ns.
+pub const COLD_AGAIN_NS: u64 = 1_000_000_000;
+/// Until frames may be less short, ns.
+pub const COLD_SHORT_NS: u64 = 10_000_000;
+/// Doubled at most so often.
+pub const COLD_SHORT_DOUBLINGS: u32 = 6;
+/// Records after which it is judged whether they get smaller.
+pub const COLD_VERDICT: u32 = 256;
+/// And one in so many must.
+pub const COLD_WORTH_ONE_IN: u32 = 8;
+/// First rest when they do not, ns.
+pub const COLD_LONG_REST_NS: u64 = 8_000_000_000;
+/// Doubled at most so often.
+pub const COLD_LONG_REST_DOUBLINGS: u32 = 5;
+const _: () = assert!(COLD_REST_NS_MIN <= COLD_REST_NS_MAX && COLD_REST_NS_MAX < COLD_LONG_REST_NS);
+
 const _: () = {
     assert!(FREE_LOW_MIN >= BLOCK_PAGES + FREE_RESERVE, "a block's readahead must fit above the reserve");
     assert!(RECORD_BYTES_MAX < 4096);

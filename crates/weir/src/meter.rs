@@ -1,6 +1,6 @@
 //! How much time the program has for itself: between its faults.
 //!
-//! That is what memory is for, so it tells a good share of RAM for the pool from a bad one (`shared/share.rs`). Time in faults does not: where threads do
+//! That is what memory is for, so it tells a good share of RAM for the pool from a bad one ([`crate::policy::pool_size`]). Time in faults does not: where threads do
 //! nothing but fault it hardly changes, whether they fault on one page in ten or on each.
 //!
 //! From the end of a thread's fault to the beginning of its next the program runs, or waits for something else, and the kernel has its part of the

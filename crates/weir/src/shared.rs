@@ -1,11 +1,8 @@
 //! What both paths share: the page table, the resident set, frames, pool, statistics and the pager.
 //! `fault` and `reclaim` meet here and in the page words, never in each other.
 
-pub mod cold;
 pub mod copies;
 pub mod limit;
-pub mod policy;
-pub mod share;
 pub mod swapping;
 
 use crate::admission::Admission;
@@ -26,11 +23,12 @@ use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
 use crate::page::state::State;
 use crate::page::table::{BLOCK_METADATA_BYTES, CHARGED_BLOCKS, PageTable};
+use crate::policy::pool_size::Size;
+use crate::policy::recompress::ColdWalk;
 use crate::stats::{self, Stats};
 use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
 use crate::trials::Trials;
-use cold::ColdWalk;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use limit::Limit;
 use std::sync::Mutex;
@@ -100,8 +98,6 @@ pub struct Core<P: Pager> {
     pool_max_percent: u32,
     /// Windows that the pool may own, if its largest share allows them.
     pool_share: AtomicU32,
-    /// What its records took of their pages, in percent, when it was closed.
-    closed_ratio: AtomicU64,
     /// Since the last look at its share, pages had no other place than the pool.
     pool_needed: AtomicBool,
     metadata_bytes: AtomicU64,
@@ -168,8 +164,7 @@ impl<P: Pager> Core<P> {
             codec,
             limit: Limit::new(g.budget_bytes),
             pool_max_percent: g.pool_max_percent,
-            pool_share: AtomicU32::new(share::ALL),
-            closed_ratio: AtomicU64::new(100),
+            pool_share: AtomicU32::new(u32::MAX),
             pool_needed: AtomicBool::new(false),
             metadata_bytes: AtomicU64::new(0),
             keep_score: AtomicI32::new(0),
@@ -233,26 +228,21 @@ impl<P: Pager> Core<P> {
         self.frames.limit() / BLOCK_PAGES * self.pool_max_percent / 100
     }
 
-    /// From now on the pool may own so many windows, if its largest share allows them; or [`share::ALL`].
-    pub fn share_pool(&self, windows: u32) {
-        if windows == share::CLOSED && !self.pool_is_closed() {
-            let ratio = self.pool_ratio_percent().unwrap_or(100);
-            self.closed_ratio.store(ratio, Ordering::Relaxed);
-        }
+    /// From now on the pool may be so large, if its largest share allows it.
+    pub fn share_pool(&self, size: Size) {
+        let windows = match size {
+            Size::All => u32::MAX,
+            Size::Windows(n) => n,
+        };
         if self.pool_share.swap(windows, Ordering::SeqCst) != windows {
             self.apply_limits();
         }
     }
 
-    /// Whether the pool has no share: what goes out goes to the swap file, past it.
-    pub fn pool_is_closed(&self) -> bool {
-        self.pool_share.load(Ordering::Relaxed) == share::CLOSED
-    }
-
     /// Pages have no other place than the pool for now: it may have all it ever may.
     pub fn need_pool(&self) {
         self.pool_needed.store(true, Ordering::SeqCst);
-        self.share_pool(share::ALL);
+        self.share_pool(Size::All);
     }
 
     /// Whether that was so since the last call of [`Core::take_pool_needed`].
@@ -504,7 +494,6 @@ impl<P: Pager> Core<P> {
             s.swap_doubled.store(swapping.doubled(), Ordering::Relaxed);
             s.policy.store(swapping.writes_through().into(), Ordering::Relaxed);
             s.swap_io_ns.store(swapping.io_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-            s.swap_write_cost.store(swapping.write_cost(), Ordering::Relaxed);
             s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
             s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
         }
@@ -530,9 +519,7 @@ impl<P: Pager> Core<P> {
         // Working room: what faults leave to the pool, a window coming in and one going out.
         let limit = u64::from(frames.saturating_sub(4 * BLOCK_PAGES));
         let in_frames = u64::from(frames).saturating_sub(pool);
-        // A closed pool may be opened again, and has no records to tell.
-        let closed = self.pool_is_closed().then(|| self.closed_ratio.load(Ordering::Relaxed));
-        let ratio_percent = closed.or(seen).unwrap_or(100);
+        let ratio_percent = seen.unwrap_or(100);
         // Records that can be given up at no price.
         let kept = (self.kept() + self.doubled()) * ratio_percent / 100;
         let wanted = pool.saturating_sub(kept) + in_frames * ratio_percent / 100;

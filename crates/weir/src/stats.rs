@@ -180,8 +180,6 @@ counters! {
         policy_switches "weir_policy_switches",
         /// Time that threads spent reading from the swap file and writing to it.
         swap_io_ns "weir_swap_io_ns",
-        /// What a batch costs to write, sealing included, as seen lately, ns per KiB.
-        swap_write_cost "weir_swap_write_ns_per_kib",
         /// Slots of pages in frames or in the pool given up because the swap file got short.
         swap_kept_dropped "weir_swap_kept_dropped",
         /// Records moved out of clusters that were mostly dead.
@@ -232,12 +230,10 @@ counters! {
         pool_bytes "weir_pool_bytes",
         /// RAM that may be under pool windows now.
         pool_limit_bytes "weir_pool_limit_bytes",
-        /// Times that the adaptive policy tried another share of the RAM for the pool, or the other zeal of nearness.
+        /// Times that the adaptive policy tried another share of the RAM for the pool.
         share_trials "weir_share_trials",
         /// And kept it.
         share_kept "weir_share_kept",
-        /// Zeal of nearness in force now: 0 frugal, 1 eager.
-        nearness_zeal "weir_nearness_zeal",
         /// Time that the program's threads had for themselves, between their faults, as the adaptive policy sees it: in inline mode, with a
         /// swap file.
         program_ns "weir_program_ns",

@@ -18,6 +18,7 @@ const HEIGHTS: &[(&str, u8)] = &[
     ("admission", PAGE),
     ("demand", PAGE),
     ("meter", PAGE),
+    ("policy", PAGE),
     ("trials", 3),
     ("limits", 1),
     ("sync", 1),

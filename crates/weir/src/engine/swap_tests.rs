@@ -23,7 +23,7 @@ use weir_os::sys::Errno;
 
 mod loads;
 mod moving;
-mod share;
+mod pool_size;
 mod through;
 
 type Fake = Core<FakePager>;

@@ -13,7 +13,7 @@ use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::State;
 use crate::reclaim::compress::Bench;
-use crate::reclaim::{self, Effort, recompress, room, share, through, writeback};
+use crate::reclaim::{self, Effort, pool_size, recompress, room, through, writeback};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -283,7 +283,7 @@ impl Engine<KernelPager> {
                 let batch = reclaim::run_once(&self.core, bench, BACKGROUND_BATCH, Effort::Background);
                 freed += batch.freed;
                 // Also while it is never done.
-                share::choose(&self.core, thread::now_ns());
+                pool_size::choose(&self.core, thread::now_ns());
                 if self.core.pool.is_over() {
                     self.tidy_up_pool();
                 }
@@ -367,7 +367,7 @@ impl Engine<KernelPager> {
         self.tidy_up_pool();
         self.tidy_up_swap();
         through::choose(&self.core, thread::now_ns());
-        share::choose(&self.core, thread::now_ns());
+        pool_size::choose(&self.core, thread::now_ns());
         self.core.publish();
         self.watch();
     }

@@ -7,8 +7,8 @@
 mod fresh;
 pub mod install;
 pub mod load;
-mod nearby;
 pub mod readahead;
+mod source;
 pub mod span;
 pub mod strides;
 mod swapin;
@@ -21,10 +21,12 @@ use crate::page::state::State;
 use crate::page::{BlockId, PageId, table::BlockRow};
 use crate::shared::{Core, count};
 use crate::stats;
+use crate::sync::LockGuard;
 use install::bring_in;
 use load::Load;
 use readahead::Plan;
 pub use readahead::{Ahead, Whose};
+pub use source::Source;
 use span::{bring_span, bring_two};
 pub use strides::Strides;
 use swapin::End;
@@ -85,99 +87,160 @@ pub fn resolve_load<P: Pager>(
     tid: u32,
     request: &mut Request,
 ) -> Outcome {
-    let (block, index) = (page.block(), page.index());
+    let row = core.table.block(page.block());
     loop {
         let seen = swapin::arrivals(core);
-        let (plan, load) = match resolve_in_ram(core, strides, page, tid, request) {
-            Ok(outcome) => return outcome,
-            Err(there) => there,
+        // 1. Room first, without a lock: fresh frames while the budget allows.
+        install::ensure_frames(core);
+        // 2. Lookup: where the page is.
+        let guard = row.lock();
+        let (source, state) = lookup(core, row, page);
+        let (plan, load) = match source {
+            Source::Foreign => {
+                stats::add(&core.stats.faults_foreign, 1);
+                return Outcome::Foreign;
+            }
+            // Another fault brought it, or the program dropped it behind our back.
+            Source::There => return settle_resident(core, row, page),
+            // 3. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
+            _ => decide(core, row, page, state, request),
         };
-        // In the swap file: read it and what readahead expects next.
-        let got = match load {
-            Some((load, _)) => swapin::load(core, page, load),
-            None => swapin::fetch(core, block, plan.mask | run_mask(index, 1), index),
+        // 4. Fetch and install. 5. Count, look ahead.
+        let fault = Fault { core, strides, page, tid };
+        match source {
+            Source::Swap => {
+                // What is in the pool comes by faults of its own.
+                let plan = plan.of(install::swapped_of(core, page.block(), plan.mask));
+                drop(guard);
+                match fault.from_swap(&plan, load, seen) {
+                    Some(outcome) => return outcome,
+                    None => continue, // it is not in the swap file any more, or somebody else is at it
+                }
+            }
+            _ => match load.and_then(|(load, want)| Some((load, want, load::from_ram(core, page, load)?))) {
+                Some((load, want, value)) => return fault.loaded(&plan, (load, want), value),
+                None => return fault.from_ram(row, &plan, request, guard),
+            },
+        }
+    }
+}
+
+/// Where a page is. Under its block's lock.
+fn lookup<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) -> (Source, State) {
+    if row.valid() >> page.index() & 1 == 0 {
+        return (Source::Foreign, State::Absent);
+    }
+    // Before the word is read: it writes to the page of words.
+    core.charge(page.block());
+    let state = core.table.word(page).load().state();
+    (Source::of(state), state)
+}
+
+/// How much to bring with a page, or which load of it is answered instead. Under the block's lock.
+fn decide<P: Pager>(
+    core: &Core<P>,
+    row: BlockRow<'_>,
+    page: PageId,
+    state: State,
+    request: &mut Request,
+) -> (Plan, Option<(Load, Want)>) {
+    let (want, verdict) = look(core, page, state, request);
+    let answered = |load: &Load| verdict == Verdict::Open && load::may_answer(core, row, want, *load);
+    let load = request.load.filter(answered);
+    let again = verdict == Verdict::AtOnce;
+    let plan = readahead::plan(core, (page.block(), page.index()), state, (again, load.is_some()));
+    // Where readahead wants more than the page, it comes.
+    let load = load.filter(|_| plan.mask == run_mask(page.index(), 1));
+    (plan, load.map(|load| (load, want)))
+}
+
+/// A fault that is being resolved.
+struct Fault<'a, P: Pager> {
+    core: &'a Core<P>,
+    strides: &'a Strides,
+    page: PageId,
+    tid: u32,
+}
+
+impl<P: Pager> Fault<'_, P> {
+    /// Brings in a page that is in RAM, or that is zeros, and what is planned with it; the page's run first. Ends the hold of
+    /// the block's lock.
+    fn from_ram(
+        &self,
+        row: BlockRow<'_>,
+        plan: &Plan,
+        request: &mut Request,
+        guard: LockGuard<'_>,
+    ) -> Outcome {
+        let (core, block, index) = (self.core, self.page.block(), self.page.index());
+        let wanted = plan.mask & row.valid() | run_mask(index, 1);
+        if !request.made_room && install::would_get_crumbs(core, block, wanted) {
+            (request.made_room, request.room_for_block) = (true, true);
+            return Outcome::NoFrames;
+        }
+        let (got, second) = match bring_two(core, block, wanted, plan) {
+            Some((got, second)) => (got, Some(second)),
+            None => (bring_in(core, block, wanted, index), None),
         };
         if got.lost >> index & 1 == 1 {
             return Outcome::Lost;
         }
+        if got.installed >> index & 1 == 0 {
+            return Outcome::NoFrames;
+        }
+        // Threads waiting for pages of the runs were woken by the moves.
+        readahead::done(plan, core, block, index, got.installed, got.fresh);
+        second.iter().for_each(|second| second.done(core));
+        drop((guard, second));
+        self.installed(plan)
+    }
+
+    /// Brings in a page that is in the swap file and what is planned with it, or reads what a load wants of it. Under no lock.
+    /// `None`: to be looked up again; reads that had not completed at `seen` may be waited for.
+    fn from_swap(&self, plan: &Plan, load: Option<(Load, Want)>, seen: u32) -> Option<Outcome> {
+        let (core, block, index) = (self.core, self.page.block(), self.page.index());
+        let got = match load {
+            Some((load, _)) => swapin::load(core, self.page, load),
+            None => swapin::fetch(core, block, plan.mask | run_mask(index, 1), index),
+        };
+        if got.lost >> index & 1 == 1 {
+            return Some(Outcome::Lost);
+        }
         if let Some((value, load)) = got.loaded.zip(load) {
-            return loaded(core, strides, &plan, tid, load, value);
+            return Some(self.loaded(plan, load, value));
         }
         match got.end {
             End::Done if got.installed >> index & 1 == 1 => {}
-            End::Done => continue, // not in the swap file any more
-            End::NoFrames => return Outcome::NoFrames,
+            End::Done => return None,
+            End::NoFrames => return Some(Outcome::NoFrames),
             End::Busy => {
                 swapin::wait(core, seen);
-                continue;
+                return None;
             }
         }
-        plan.done(core, block, index, got.installed, 0);
-        core.kick_if_low();
-        return Outcome::Installed(next_of(core, strides, &plan, page, tid));
+        readahead::done(plan, core, block, index, got.installed, 0);
+        Some(self.installed(plan))
     }
-}
 
-/// As [`resolve_load`], but that a page in the swap file stays there: `Err` says what to bring, or what to load.
-fn resolve_in_ram<P: Pager>(
-    core: &Core<P>,
-    strides: &Strides,
-    page: PageId,
-    tid: u32,
-    request: &mut Request,
-) -> Result<Outcome, (Plan, Option<(Load, Want)>)> {
-    // 1. Room first, without a lock: fresh frames while the budget allows.
-    install::ensure_frames(core);
-    // 2. Lookup.
-    let (block, index) = (page.block(), page.index());
-    let row = core.table.block(block);
-    let guard = row.lock();
-    if row.valid() >> index & 1 == 0 {
-        stats::add(&core.stats.faults_foreign, 1);
-        return Ok(Outcome::Foreign);
+    fn installed(&self, plan: &Plan) -> Outcome {
+        self.core.kick_if_low();
+        Outcome::Installed(self.next_of(plan))
     }
-    core.charge(block);
-    let word = core.table.word(page).load();
-    // 3. There already? Another fault brought it, or the program dropped it behind our back.
-    if word.state() == State::Resident {
-        return Ok(settle_resident(core, row, page));
+
+    /// The load is answered: counts, looks ahead.
+    fn loaded(&self, plan: &Plan, (load, want): (Load, Want), value: u64) -> Outcome {
+        self.core.admission.answered(want, load.asker);
+        self.core.stats.loads_answered().add(1);
+        let (block, index) = (self.page.block(), self.page.index());
+        readahead::done(plan, self.core, block, index, run_mask(index, 1), 0);
+        Outcome::Loaded(value, self.next_of(plan))
     }
-    // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
-    let (want, verdict) = look(core, page, word.state(), request);
-    let load =
-        request.load.filter(|load| verdict == Verdict::Open && load::may_answer(core, row, want, *load));
-    let at_once = verdict == Verdict::AtOnce;
-    let plan = readahead::plan(core, (block, index), word.state(), (at_once, load.is_some()));
-    let load = load.filter(|_| plan.mask == run_mask(index, 1)).map(|load| (load, want));
-    if word.state() == State::Swapped {
-        // What is in the pool comes by faults of its own.
-        return Err((plan.of(install::swapped_of(core, block, plan.mask)), load));
+
+    /// What to fetch next: for the block's stream, or else for the thread's stride.
+    fn next_of(&self, plan: &Plan) -> Option<Ahead> {
+        let by_stride = || self.strides.note(self.tid, self.page, &self.core.stats.swap_ra_hit);
+        if plan.alone { None } else { plan.ahead.or_else(by_stride) }
     }
-    if let Some((load, value)) = load.and_then(|l| Some((l, load::from_ram(core, page, l.0)?))) {
-        return Ok(loaded(core, strides, &plan, tid, load, value));
-    }
-    let wanted = plan.mask & row.valid() | run_mask(index, 1);
-    if !request.made_room && install::would_get_crumbs(core, block, wanted) {
-        (request.made_room, request.room_for_block) = (true, true);
-        return Ok(Outcome::NoFrames);
-    }
-    // 5. Fetch and install, the faulted page's run first.
-    let (got, second) = match bring_two(core, block, wanted, &plan) {
-        Some((got, second)) => (got, Some(second)),
-        None => (bring_in(core, block, wanted, index), None),
-    };
-    if got.lost >> index & 1 == 1 {
-        return Ok(Outcome::Lost);
-    }
-    if got.installed >> index & 1 == 0 {
-        return Ok(Outcome::NoFrames);
-    }
-    // 6. Threads waiting for pages of the runs were woken by the moves; count, look ahead.
-    plan.done(core, block, index, got.installed, got.fresh);
-    second.iter().for_each(|second| second.done(core));
-    drop((guard, second));
-    core.kick_if_low();
-    Ok(Outcome::Installed(next_of(core, strides, &plan, page, tid)))
 }
 
 /// What is known of a page that is wanted: asked once for each fault, however often it is tried.
@@ -199,33 +262,6 @@ fn look<P: Pager>(core: &Core<P>, page: PageId, source: State, request: &mut Req
 fn pressure<P: Pager>(core: &Core<P>) -> Pressure {
     let pool_overflows = core.swapping.is_some() && core.pool.owned() >= core.pool.limit();
     Pressure { staged: core.staged.pages(), pool_overflows, faulters: core.demand.faulters() }
-}
-
-/// The load is answered: counts, looks ahead.
-fn loaded<P: Pager>(
-    core: &Core<P>,
-    strides: &Strides,
-    plan: &Plan,
-    tid: u32,
-    (load, want): (Load, Want),
-    value: u64,
-) -> Outcome {
-    let page = want.page;
-    core.admission.answered(want, load.asker);
-    core.stats.loads_answered().add(1);
-    plan.done(core, page.block(), page.index(), run_mask(page.index(), 1), 0);
-    Outcome::Loaded(value, next_of(core, strides, plan, page, tid))
-}
-
-/// What to fetch next: for the block's stream, or else for the thread's stride.
-fn next_of<P: Pager>(
-    core: &Core<P>,
-    strides: &Strides,
-    plan: &Plan,
-    page: PageId,
-    tid: u32,
-) -> Option<Ahead> {
-    if plan.alone { None } else { plan.ahead.or_else(|| strides.note(tid, page, &core.stats.swap_ra_hit)) }
 }
 
 /// A stream of first touches runs ahead at once: to be called with what a fault left to be fetched. What is left of it.

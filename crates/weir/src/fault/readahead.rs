@@ -1,233 +1,33 @@
-//! Readahead: how much to bring with a faulted page.
-//!
-//! Unit-stride streams are followed by a small state in every block's row: direction, window size
-//! and the edge where the next fault is expected. A fault at the edge doubles the window, up to the
-//! block; a fault elsewhere divides it by [`SHRINK`]; a fault at the border of a fresh block inherits the
-//! neighbour's stream. So any number of streams is followed at once, forwards and backwards, and a
-//! random fault brings one page. Streams that fill whole blocks also run ahead by up to
-//! [`DEPTH_MAX`] blocks, after the faulting thread is awake again.
-//!
-//! Faults close together in time but in no order bring more of their block ([`super::nearby`]), where that saves faults ([`crate::trials`]).
-//!
-//! Larger strides (a column of a matrix) are followed per thread by [`super::Strides`].
-//!
-//! The program's advice goes before all this ([`Access`]): in no order, a fault brings its page alone and is not followed; in order, it
-//! brings the rest of the block and runs ahead at once.
-//!
-//! Nobody sees an access to a page that is there, so what was brought ahead is *unproven* until the stream that brought it is continued:
-//! its next fault, at the edge, proves that all before it was used. A block's row counts what is unproven of its stream; blocks
-//! fetched ahead pass the count on to the last of them, where the next fault will come.
-//!
-//! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a
-//! fault costs more than 64 zeroed frames.
+//! Readahead as a fault does it: gathers what [`crate::policy::readahead`] decides by, and leaves in the rows what follows.
 
-use super::nearby::{self, Nearby, Tried};
 use crate::door::Pager;
-use crate::limits::FREE_RESERVE;
 use crate::page::id::{BLOCK_PAGES, run_mask};
-use crate::page::region::Access;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
+use crate::policy::nearness::Tried;
+use crate::policy::readahead::{self, Proof, Signals, UNPROVEN, unproven_of, with_unproven};
+pub use crate::policy::readahead::{Ahead, Plan, Whose};
 use crate::shared::{Core, count};
 
-/// Most blocks fetched ahead of a stream.
-pub const DEPTH_MAX: u32 = 4;
-
-/// More pages worth fetching once the faulting thread is awake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ahead {
-    /// First page.
-    pub first: PageId,
-    /// Distance to the next, in pages; whole blocks when 1 or -1.
-    pub stride: i32,
-    /// Number of pages.
-    pub count: u32,
-    /// Who expects them.
-    pub whose: Whose,
-    /// The fault was a first touch: what comes next was never touched either, and comes at once ([`super::first_touches`]).
-    pub fresh: bool,
-}
-
-impl Ahead {
-    /// The first block of a stream of first touches, which the faulting thread goes on with, and the others, for another thread.
-    pub fn shared(self) -> (Ahead, Option<Ahead>) {
-        if !self.fresh || self.stride != 1 {
-            return (self, None);
-        }
-        (Ahead { count: self.count.min(BLOCK_PAGES), ..self }, self.behind(BLOCK_PAGES))
+/// The fault on the page `index` has brought pages, `fresh` ones of which never had contents: leaves the new state, and counts.
+pub fn done<P: Pager>(plan: &Plan, core: &Core<P>, block: BlockId, index: u32, installed: u64, fresh: u64) {
+    let proven = match plan.proof {
+        Proof::Nothing => 0,
+        Proof::Own(n) => n,
+        Proof::Neighbour(b) => take_unproven(core, b),
+    };
+    let more = installed & !run_mask(index, 1);
+    let read = more & !fresh;
+    let unproven = (read & plan.expected).count_ones();
+    if let Some(state) = plan.state {
+        core.table.block(block).set_readahead(with_unproven(state, unproven));
     }
-
-    /// What is left of a stream that goes forwards, without its first `pages`.
-    pub fn behind(self, pages: u32) -> Option<Ahead> {
-        let first = PageId(self.first.0 + pages);
-        (pages < self.count).then(|| Ahead { first, count: self.count - pages, ..self })
-    }
-}
-
-/// Who expects pages before anybody faults on them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// A stream: the state of readahead to leave in whole blocks.
-    Stream(u64),
-    /// The stride of this row of [`super::Strides`].
-    Stride(u8),
-    /// The program, by advice.
-    Program,
-}
-
-/// A stream as a block's row remembers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stream {
-    backwards: bool,
-    size: u32,
-    /// The pages brought last: `lo..hi`. Forwards the next fault is expected at `hi`, backwards at
-    /// `lo - 1`.
-    lo: u32,
-    hi: u32,
-    depth: u32,
-}
-
-impl Stream {
-    fn decode(v: u64) -> Option<Stream> {
-        (v & 1 == 1).then_some(Stream {
-            backwards: v & 2 != 0,
-            size: (v >> 2 & 0x7f) as u32,
-            lo: (v >> 9 & 0x7f) as u32,
-            hi: (v >> 16 & 0x7f) as u32,
-            depth: (v >> 23 & 0x7) as u32,
-        })
-    }
-
-    fn encode(self) -> u64 {
-        1 | u64::from(self.backwards) << 1
-            | u64::from(self.size) << 2
-            | u64::from(self.lo) << 9
-            | u64::from(self.hi) << 16
-            | u64::from(self.depth) << 23
-    }
-
-    fn doubled(self) -> Stream {
-        let size = (self.size * 2).min(BLOCK_PAGES);
-        let depth = if self.size == BLOCK_PAGES { (self.depth + 1).min(DEPTH_MAX) } else { self.depth };
-        Stream { size, depth, ..self }
-    }
-
-    /// With its edges moved past pages that were there before it came by, as far as the fault at `index`: they do not fault.
-    fn past(self, index: u32, there: impl Fn(u32) -> bool) -> Stream {
-        let (up, down) = (self.hi..index, index + 1..self.lo);
-        let passed = |pages: core::ops::Range<u32>| pages.len() <= PASSED_MAX && pages.clone().all(&there);
-        match (passed(up), passed(down)) {
-            (true, _) if index > self.hi => Stream { hi: index, ..self },
-            (_, true) if index + 1 < self.lo => Stream { lo: index + 1, ..self },
-            _ => self,
-        }
-    }
-
-    /// As the program's advice has it.
-    fn advised(self, access: Access) -> Stream {
-        match access {
-            Access::Any => self,
-            Access::Random => FRESH,
-            Access::Sequential => Stream { size: BLOCK_PAGES, depth: DEPTH_MAX, ..self },
-        }
-    }
-
-    /// Begun anew after a time: with a part of its window, since others begin at the same places.
-    fn again(self) -> Stream {
-        Stream { size: (self.size / RESTART).max(1), depth: 0, ..self }
-    }
-
-    /// The page at `index` alone, and the stream as if it had brought no more.
-    fn alone(self, index: u32) -> (u64, Stream) {
-        (run_mask(index, 1), Stream { lo: index, hi: index + 1, ..self })
-    }
-
-    /// The pages this stream brings for a fault at `index`, and the stream with its new edge.
-    fn cover(self, index: u32) -> (u64, Stream) {
-        if self.backwards {
-            let (lo, hi) = ((index + 1).saturating_sub(self.size), index + 1);
-            (run_mask(lo, hi - lo), Stream { lo, hi, ..self })
-        } else {
-            let hi = (index + self.size).min(BLOCK_PAGES);
-            (run_mask(index, hi - index), Stream { lo: index, hi, ..self })
-        }
-    }
-}
-
-/// A window of so many pages belongs to faults in order.
-const IN_ORDER: u32 = 4;
-/// Where a block's state holds how many pages its stream brought back without a proof of their use.
-const UNPROVEN_SHIFT: u32 = 26;
-const UNPROVEN_MAX: u64 = 0xfff;
-const UNPROVEN: u64 = UNPROVEN_MAX << UNPROVEN_SHIFT;
-/// Where a block's state holds what it knows of faults in no order.
-const NEARBY_SHIFT: u32 = 40;
-const _: () = assert!(NEARBY_SHIFT + nearby::BITS <= u64::BITS);
-/// A stream passed lately if the program has made no more faults since on pages that are out: others may make some thousand of them before
-/// a slow reader comes to the end of the blocks fetched ahead of it.
-const PASSED_LATELY: u64 = 8192;
-/// A fault that continues nothing divides the window by this.
-const SHRINK: u32 = 16;
-/// Most pages that were there already that a stream passes over between two faults.
-const PASSED_MAX: usize = 8;
-/// A fault where an earlier stream began divides its window by this.
-const RESTART: u32 = 4;
-const FRESH: Stream = Stream { backwards: false, size: 1, lo: 0, hi: 0, depth: 0 };
-
-/// What one fault brings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Pages of the block.
-    pub mask: u64,
-    /// What to fetch afterwards.
-    pub ahead: Option<Ahead>,
-    /// Nothing follows from this fault: the program said that its accesses have no order.
-    pub alone: bool,
-    /// New state for the block's row, if it changes.
-    state: Option<u64>,
-    /// Of the mask, what a stream expects.
-    expected: u64,
-    proof: Proof,
-    /// It was held for a trial of nearness.
-    tried: Option<Tried>,
-}
-
-/// What a fault proves: whose unproven pages were used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Proof {
-    Nothing,
-    /// Those of the block's own stream: so many.
-    Own(u32),
-    /// Those of the stream that came from this block.
-    Neighbour(BlockId),
-}
-
-impl Plan {
-    /// The same for other pages.
-    pub fn of(self, mask: u64) -> Plan {
-        Plan { mask, ..self }
-    }
-
-    /// The fault on the page `index` has brought pages, `fresh` ones of which never had contents: leaves the new state, and counts.
-    pub fn done<P: Pager>(&self, core: &Core<P>, block: BlockId, index: u32, installed: u64, fresh: u64) {
-        let proven = match self.proof {
-            Proof::Nothing => 0,
-            Proof::Own(n) => n,
-            Proof::Neighbour(b) => take_unproven(core, b),
-        };
-        let more = installed & !run_mask(index, 1);
-        let read = more & !fresh;
-        let unproven = (read & self.expected).count_ones();
-        if let Some(state) = self.state {
-            core.table.block(block).set_readahead(with_unproven(state, unproven));
-        }
-        core.stats.readahead().count(more.count_ones());
-        count(&core.stats.swap_ra, read.count_ones());
-        count(&core.stats.swap_ra_nearby, (read & !self.expected).count_ones());
-        count(&core.stats.swap_ra_hit, proven);
-        if let Some(Tried { reach, source, first }) = self.tried {
-            core.trials.note(reach, source, first, installed.count_ones());
-        }
+    core.stats.readahead().count(more.count_ones());
+    count(&core.stats.swap_ra, read.count_ones());
+    count(&core.stats.swap_ra_nearby, (read & !plan.expected).count_ones());
+    count(&core.stats.swap_ra_hit, proven);
+    if let Some(Tried { reach, source, first }) = plan.tried {
+        core.trials.note(reach, source, first, installed.count_ones());
     }
 }
 
@@ -235,19 +35,10 @@ fn take_unproven<P: Pager>(core: &Core<P>, block: BlockId) -> u32 {
     unproven_of(core.table.block(block).take_readahead(UNPROVEN))
 }
 
-fn unproven_of(state: u64) -> u32 {
-    ((state & UNPROVEN) >> UNPROVEN_SHIFT) as u32
-}
-
-/// The state with so many pages unproven, as far as its bits can count.
-fn with_unproven(state: u64, pages: u32) -> u64 {
-    state & !UNPROVEN | u64::from(pages).min(UNPROVEN_MAX) << UNPROVEN_SHIFT
-}
-
 /// Leaves a stream's state in a block fetched ahead: `came` pages arrived, and `read` of them came back. What was unproven in the block before it is
 /// unproven here: the next fault comes behind the last of them.
 pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, read: u32) {
-    let backwards = Stream::decode(state).is_some_and(|s| s.backwards);
+    let backwards = readahead::goes_backwards(state);
     let before = if backwards { block.0.checked_add(1) } else { block.0.checked_sub(1) };
     let row = core.table.block(block);
     // Where nothing was missing the stream itself may have been here meanwhile.
@@ -255,8 +46,7 @@ pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, 
     let passed = before
         .filter(|b| *b < core.table.pages() / BLOCK_PAGES)
         .map_or(0, |b| take_unproven(core, BlockId(b)));
-    let passes = Nearby::default().at(now_of(core)).encode() << NEARBY_SHIFT;
-    row.set_readahead(with_unproven(state | passes, own + passed + read));
+    row.set_readahead(with_unproven(readahead::passing(state, now_of(core)), own + passed + read));
 }
 
 /// More pages of a block's stream came back: those that were in the swap file.
@@ -275,95 +65,38 @@ pub fn plan<P: Pager>(
     (again, loads): (bool, bool),
 ) -> Plan {
     let row = core.table.block(block);
-    let (remembered, access) = (row.readahead(), row.access());
-    if again {
-        // Whoever wants another word of a page is where he was: nothing follows from that.
-        return Plan {
-            mask: run_mask(index, 1),
-            ahead: None,
-            alone: true,
-            state: None,
-            expected: 0,
-            proof: Proof::Nothing,
-            tried: None,
-        };
-    }
-    let (stream, proof) = followed(core, (block, index), remembered, loads);
-    let stream = stream.advised(access);
-    if access == Access::Random {
-        let (mask, stream) = stream.cover(index);
-        return Plan {
-            mask,
-            ahead: None,
-            alone: true,
-            state: Some(stream.encode()),
-            expected: 0,
-            proof,
-            tried: None,
-        };
-    }
     let plentiful = source == State::Absent && core.is_plentiful();
-    // Two pages side by side come by chance too.
-    let least = if loads { IN_ORDER } else { 1 };
-    let (mut expected, mut stream) =
-        if stream.size < least { stream.alone(index) } else { stream.cover(index) };
-    let (mut close, mut near, mut tried) = (Nearby::decode(remembered >> NEARBY_SHIFT), 0, None);
-    let now = now_of(core);
-    if stream.size >= IN_ORDER {
-        close = close.at(now);
-    } else if matches!(source, State::Pooled | State::Swapped) {
-        close = close.another(index, now, core.blocks_in_use());
-        (near, tried) = close.pages(&core.trials, source, (block, index), now);
-    }
-    if plentiful && core.available() > 2 * core.low_mark() {
-        expected = u64::MAX;
-        stream = Stream { backwards: false, size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..stream };
-    }
-    let room = if plentiful { core.available() } else { core.frames.free() };
-    let ahead = (stream.depth > 0 && room > FREE_RESERVE + 2 * BLOCK_PAGES)
-        .then(|| ahead_of(block, stream, core.table.pages(), source == State::Absent))
-        .flatten();
-    let state = stream.encode() | close.encode() << NEARBY_SHIFT;
-    Plan { mask: expected | near, ahead, alone: false, state: Some(state), expected, proof, tried }
-}
-
-/// The stream that a fault continues or begins, and what that proves.
-fn followed<P: Pager>(
-    core: &Core<P>,
-    (block, index): (BlockId, u32),
-    remembered: u64,
-    loads: bool,
-) -> (Stream, Proof) {
-    let there = |index: u32| core.table.word(block.page(index)).load().state() == State::Resident;
-    // Where loads are answered the few pages of a block that are out fault again and again, and look like a stream with gaps.
-    let passes = |s: &Stream| !loads || s.size >= IN_ORDER;
-    let own = Stream::decode(remembered).map(|s| if passes(&s) { s.past(index, there) } else { s });
+    let available = if plentiful { core.available() } else { 0 };
     // Looked up at a border alone, where a neighbour's stream can enter: most faults are elsewhere.
     let neighbour = |at: u32, b: Option<u32>, edge: u32| {
-        b.filter(|_| index == at).and_then(|b| live_stream(core, BlockId(b), edge))
+        b.filter(|_| index == at).and_then(|b| remembered_beside(core, BlockId(b), edge))
     };
-    let before = neighbour(0, block.0.checked_sub(1), BLOCK_PAGES - 1);
-    let after = neighbour(BLOCK_PAGES - 1, block.0.checked_add(1), 0);
-    let (stream, from) = next_stream(own, before, after, index);
-    let proof = match from {
-        From::Own => Proof::Own(unproven_of(remembered)),
-        From::Before => Proof::Neighbour(BlockId(block.0.wrapping_sub(1))),
-        From::After => Proof::Neighbour(BlockId(block.0.wrapping_add(1))),
-        From::Nowhere => Proof::Nothing,
+    let now = now_of(core);
+    let seen = Signals {
+        block,
+        index,
+        source,
+        access: row.access(),
+        remembered: row.readahead(),
+        before: neighbour(0, block.0.checked_sub(1), BLOCK_PAGES - 1),
+        after: neighbour(BLOCK_PAGES - 1, block.0.checked_add(1), 0),
+        again,
+        loads,
+        now,
+        blocks: core.blocks_in_use(),
+        plentiful,
+        ample: plentiful && available > 2 * core.low_mark(),
+        room: if plentiful { available } else { core.frames.free() },
+        pages: core.table.pages(),
     };
-    (stream, proof)
+    let there = |index: u32| core.table.word(block.page(index)).load().state() == State::Resident;
+    readahead::plan(&seen, there, |reach| core.trials.ask(reach, source, block, now))
 }
 
-/// The stream that a neighbouring block remembers, if it passed there lately and its page next to us is still in RAM. A scan leaves a wide stream
-/// in every block it passes; whoever begins here long after begins something else.
-fn live_stream<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<Stream> {
+/// The state of a neighbouring block whose page next to the fault is still in RAM.
+fn remembered_beside<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<u64> {
     let page = block.page(index);
-    if page.0 >= core.table.pages() || !is_in_ram(core, page) {
-        return None;
-    }
-    let remembered = core.table.block(block).readahead();
-    let lately = Nearby::decode(remembered >> NEARBY_SHIFT).age(now_of(core)) <= PASSED_LATELY;
-    Stream::decode(remembered).filter(|_| lately)
+    (page.0 < core.table.pages() && is_in_ram(core, page)).then(|| core.table.block(block).readahead())
 }
 
 /// The program's time, in faults on pages that are out.
@@ -373,203 +106,4 @@ fn now_of<P: Pager>(core: &Core<P>) -> u64 {
 
 fn is_in_ram<P: Pager>(core: &Core<P>, page: PageId) -> bool {
     matches!(core.table.word(page).load().state(), State::Resident | State::Staged)
-}
-
-/// Where the stream of a fault comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
-    /// It begins here.
-    Nowhere,
-    /// The block's own stream goes on.
-    Own,
-    /// The stream of the block below enters.
-    Before,
-    /// The stream of the block above enters.
-    After,
-}
-
-/// The stream that a fault at `index` continues, or a fresh one. Pure.
-fn next_stream(
-    own: Option<Stream>,
-    before: Option<Stream>,
-    after: Option<Stream>,
-    index: u32,
-) -> (Stream, From) {
-    const LAST: u32 = BLOCK_PAGES - 1;
-    // The edge of what this block got last.
-    if let Some(s) = own {
-        let (ahead, behind) = (index == s.hi, index + 1 == s.lo);
-        if ahead && !s.backwards || behind && s.backwards {
-            return (s.doubled(), From::Own);
-        }
-        if ahead || behind {
-            return (Stream { backwards: behind, size: 2, ..FRESH }, From::Nowhere);
-        }
-    }
-    // A neighbour's stream enters here.
-    match (before, after) {
-        (Some(s), _) if index == 0 && !s.backwards && s.hi == BLOCK_PAGES => {
-            return (s.doubled(), From::Before);
-        }
-        (_, Some(s)) if index == LAST && s.backwards && s.lo == 0 => return (s.doubled(), From::After),
-        _ => {}
-    }
-    let begun = match own {
-        // It starts where it started last time: perhaps the same walk again.
-        Some(s) if !s.backwards && index == 0 && s.hi == BLOCK_PAGES => s.again(),
-        Some(s) if s.backwards && index == LAST && s.lo == 0 => s.again(),
-        // After a scan every block remembers a wide window; random faults must not pay for each in turn.
-        Some(s) => Stream { backwards: s.backwards, size: (s.size / SHRINK).max(1), ..FRESH },
-        None => FRESH,
-    };
-    (begun, From::Nowhere)
-}
-
-fn ahead_of(block: BlockId, s: Stream, pages: u32, fresh: bool) -> Option<Ahead> {
-    let (first, left) = if s.backwards {
-        (block.0.checked_sub(1)?, block.0)
-    } else {
-        (block.0 + 1, (pages / BLOCK_PAGES).saturating_sub(block.0 + 1))
-    };
-    let blocks = s.depth.min(left);
-    (blocks > 0).then_some(Ahead {
-        first: BlockId(first).page(0),
-        stride: if s.backwards { -1 } else { 1 },
-        count: blocks * BLOCK_PAGES,
-        whose: Whose::Stream(Stream { size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..s }.encode()),
-        fresh,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stream_of(own: Option<Stream>, before: Option<Stream>, after: Option<Stream>, index: u32) -> Stream {
-        next_stream(own, before, after, index).0
-    }
-
-    fn run(indices: &[u32]) -> (Vec<u32>, Stream) {
-        let mut own = None;
-        let mut sizes = Vec::new();
-        for &i in indices {
-            let (mask, s) = stream_of(own, None, None, i).cover(i);
-            sizes.push(mask.count_ones());
-            own = Some(s);
-        }
-        (sizes, own.unwrap())
-    }
-
-    #[test]
-    fn a_forward_stream_doubles_its_window_to_the_block() {
-        let (sizes, s) = run(&[0, 1, 3, 7, 15, 31]);
-        assert_eq!(sizes, [1, 2, 4, 8, 16, 32]);
-        assert_eq!((s.hi, s.backwards), (63, false));
-    }
-
-    #[test]
-    fn a_backward_stream_is_recognised_and_grows() {
-        let (sizes, s) = run(&[63, 62, 60, 56]);
-        assert_eq!(sizes, [1, 2, 4, 8]);
-        assert_eq!((s.lo, s.backwards), (49, true));
-    }
-
-    #[test]
-    fn a_stream_goes_on_past_pages_that_were_there_already_but_not_past_gaps() {
-        let s = Stream { backwards: false, size: 8, lo: 8, hi: 16, depth: 0 };
-        let at = |index: u32, in_ram: &[u32]| {
-            stream_of(Some(s.past(index, |i| in_ram.contains(&i))), None, None, index)
-        };
-        assert_eq!((at(16, &[]).size, at(18, &[16, 17]).size, at(18, &[17]).size), (16, 16, 1));
-        let down = at(5, &[6, 7]);
-        assert_eq!((down.size, down.backwards), (2, true));
-        assert_eq!(at(5, &[7]).size, 1);
-        let all: Vec<u32> = (0..64).collect();
-        assert_eq!((at(16 + 8, &all).size, at(16 + 9, &all).size), (16, 1), "only so far");
-    }
-
-    #[test]
-    fn random_faults_shrink_the_window_to_one_page() {
-        let (sizes, _) = run(&[0, 1, 3, 40, 10, 50, 20]);
-        assert_eq!(sizes, [1, 2, 4, 1, 1, 1, 1]);
-        // After a scan of the whole block the first one still brings a few.
-        let (sizes, _) = run(&[0, 1, 3, 7, 15, 31, 63, 5, 40]);
-        assert_eq!(sizes[7..], [4, 1]);
-    }
-
-    #[test]
-    fn a_stream_crosses_into_the_next_block_at_full_size() {
-        let left = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 1 };
-        let s = stream_of(None, Some(left), None, 0);
-        assert_eq!((s.size, s.depth), (64, 2));
-        let down = Stream { backwards: true, size: 32, lo: 0, hi: 32, depth: 0 };
-        let s = stream_of(None, None, Some(down), 63);
-        assert_eq!((s.size, s.backwards), (64, true));
-        assert_eq!(stream_of(None, Some(left), None, 7), FRESH);
-    }
-
-    #[test]
-    fn a_second_walk_over_a_block_starts_at_a_quarter_of_the_window() {
-        let done = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 4 };
-        let again = stream_of(Some(done), None, None, 0);
-        assert_eq!((again.size, again.depth), (16, 0));
-        let (_, s) = again.cover(0);
-        assert_eq!(stream_of(Some(s), None, None, 16).size, 32);
-        // A backward walk after a forward one: the direction is found at the second fault.
-        let (_, s) = stream_of(Some(done), None, None, 63).cover(63);
-        assert_eq!(stream_of(Some(s), None, None, 62), Stream { backwards: true, size: 2, ..FRESH });
-        let entering = Stream { backwards: true, size: 64, lo: 0, hi: 64, depth: 0 };
-        assert!(stream_of(Some(done), None, Some(entering), 63).backwards);
-    }
-
-    #[test]
-    fn the_state_survives_its_encoding() {
-        for s in [FRESH, Stream { backwards: true, size: 64, lo: 3, hi: 64, depth: 4 }] {
-            assert_eq!(Stream::decode(s.encode()), Some(s));
-        }
-        assert_eq!(Stream::decode(0), None);
-        // Beside it lie what is unproven and what is known of faults in no order.
-        let whole = Stream { backwards: true, size: 64, lo: 64, hi: 64, depth: DEPTH_MAX }.encode();
-        assert_eq!((whole & UNPROVEN, UNPROVEN >> NEARBY_SHIFT), (0, 0));
-    }
-
-    #[test]
-    fn a_fault_at_the_edge_proves_what_was_brought_and_no_other_does() {
-        let of = |backwards, lo, hi| Some(Stream { backwards, size: hi - lo, lo, hi, depth: 0 });
-        let from = |own, before, after, index| next_stream(own, before, after, index).1;
-        let (up, down) = (of(false, 8, 16), of(true, 8, 16));
-        assert_eq!([16, 7, 17, 8, 0].map(|i| from(up, None, None, i))[..2], [From::Own, From::Nowhere]);
-        assert_eq!([16, 7].map(|i| from(down, None, None, i)), [From::Nowhere, From::Own]);
-        assert_eq!([17, 8, 0].map(|i| from(up, None, None, i)), [From::Nowhere; 3]);
-        assert_eq!(from(up, of(false, 32, 64), None, 0), From::Before);
-        assert_eq!(from(up, of(true, 32, 64), None, 0), From::Nowhere, "it went the other way");
-        assert_eq!(from(up, None, of(true, 0, 8), 63), From::After);
-        assert_eq!(from(of(false, 0, 64), None, None, 0), From::Nowhere, "the same walk again, perhaps");
-    }
-
-    #[test]
-    fn a_stream_of_first_touches_is_shared_behind_its_first_block_and_no_other_is() {
-        let stream = |stride, count, fresh| Ahead {
-            first: PageId(640),
-            stride,
-            count,
-            whose: Whose::Stream(0),
-            fresh,
-        };
-        let (mine, others) = stream(1, 4 * BLOCK_PAGES, true).shared();
-        assert_eq!((mine.first, mine.count), (PageId(640), 64));
-        assert_eq!(others.map(|a| (a.first, a.count, a.fresh)), Some((PageId(704), 192, true)));
-        for a in [stream(1, 64, true), stream(1, 256, false), stream(-1, 256, true)] {
-            assert_eq!(a.shared(), (a, None));
-        }
-    }
-
-    #[test]
-    fn advice_brings_one_page_or_the_rest_of_the_block() {
-        let wide = Stream { backwards: false, size: 16, lo: 0, hi: 16, depth: 2 };
-        assert_eq!(wide.advised(Access::Any), wide);
-        assert_eq!(wide.advised(Access::Random).cover(16).0, 1 << 16);
-        let (mask, s) = FRESH.advised(Access::Sequential).cover(10);
-        assert_eq!((mask, s.hi, s.depth), (u64::MAX << 10, 64, DEPTH_MAX));
-    }
 }

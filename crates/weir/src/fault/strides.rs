@@ -1,17 +1,15 @@
 //! Strides longer than a page (a column of a matrix), followed per thread: the last fault, the distance to the one before, and how
 //! often it was the same.
 
-use super::readahead::{Ahead, Whose};
+use crate::limits::STRIDE_CONFIRM;
 use crate::page::PageId;
-use crate::shared::count;
+use crate::policy::readahead::{self, Ahead, Whose};
+use crate::shared;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use weir_os::shards::Line;
 
 const THREADS: usize = 64;
-/// Equal distances in a row before a stride is believed.
-const CONFIRM: u32 = 2;
-const COUNT_MAX: u32 = 16;
 
 /// Last fault and distance per thread, hashed by thread id. Colliding threads only cost guesses, so there is no lock.
 #[derive(Debug)]
@@ -44,15 +42,9 @@ impl Strides {
         let v = cell.load(Ordering::Relaxed);
         let (last, stride, sure) = (v as u32, ((v >> 32) as u32 as i32) << 8 >> 8, (v >> 56) as u32);
         let delta = i64::from(page.0) - i64::from(last);
-        let fits = delta != 0 && delta.abs() < 1 << 22;
-        let (stride, sure) = match fits {
-            true if delta == i64::from(stride) => (stride, (sure + 1).min(200)),
-            true => (delta as i32, 0),
-            false => (0, 0),
-        };
+        let (stride, sure, count) = readahead::stride((stride, sure), delta);
         let brought = self.take_unproven(row);
-        count(hits, if sure > CONFIRM { brought } else { 0 });
-        let count = if sure >= CONFIRM { (1 << (sure - CONFIRM + 1).min(4)).min(COUNT_MAX) } else { 0 };
+        shared::count(hits, if sure > STRIDE_CONFIRM { brought } else { 0 });
         // The next fault comes one stride after what is fetched now.
         let next_last = (i64::from(page.0) + i64::from(stride) * i64::from(count)).clamp(0, u32::MAX.into());
         cell.store(
@@ -107,7 +99,7 @@ mod tests {
         assert!(fetched > 150, "{fetched}");
         let used = hits.load(Ordering::Relaxed);
         assert!(
-            used + u64::from(COUNT_MAX) >= fetched.into() && used < fetched.into(),
+            used + u64::from(crate::limits::STRIDE_PAGES_MAX) >= fetched.into() && used < fetched.into(),
             "{used} of {fetched}"
         );
         let mut x = 12345u32;

@@ -1,19 +1,15 @@
-//! The set of blocks with resident pages, in two FIFO queues: *probation* for blocks seen once and
-//! *main* for blocks that came back. A scan fills and drains probation alone.
-//!
-//! After S3-FIFO (Yang et al., SOSP '23), with blocks for objects. There is no accessed bit to
-//! consult, so the hit signal is a page taken back while staged, or a refault soon after the block
-//! went out. This file is the mechanism; which queue gives the next victim is decided by the pure
-//! function [`choose`].
+//! The set of blocks with resident pages, in two queues whose links lie in the blocks' rows. Which queue a block enters, which
+//! gives the next victim, and what becomes of the oldest block is decided in [`crate::policy::victims`].
 
 use super::id::BlockId;
 use super::region::Access;
 use super::table::PageTable;
+use crate::limits::REFS_MAX;
+use crate::policy::victims::{self, Pick, Turn, choose};
 use crate::sync::{Lock, Ordering};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-/// Most references a block can save up; each lets it survive one round of the main queue.
-pub const REFS_MAX: u32 = 3;
+pub use crate::policy::victims::Arrival;
 
 const QUEUE_MASK: u32 = 3;
 /// The block went out while it was queued: its place is that of pages that are gone.
@@ -32,30 +28,9 @@ const FORGOTTEN: u32 = u32::MAX;
 /// Link value of the last block, and of an empty queue's head; block ids are stored plus one.
 const END: u32 = 0;
 
-/// Which queue gives the next victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
-    /// The oldest block of probation.
-    Probation,
-    /// The oldest block of the main queue.
-    Main,
-}
-
 /// References that a block has saved up.
 fn refs(policy: u32) -> u32 {
     policy >> REFS_SHIFT & REFS_MAX
-}
-
-/// Takes from probation while it holds more than a tenth of the blocks (S3-FIFO's share), so that
-/// scans pay for themselves; otherwise from the main queue.
-pub fn choose(probation: u32, main: u32) -> Option<Pick> {
-    match (probation, main) {
-        (0, 0) => None,
-        (0, _) => Some(Pick::Main),
-        (_, 0) => Some(Pick::Probation),
-        (p, m) if p >= (p + m).div_ceil(10) => Some(Pick::Probation),
-        _ => Some(Pick::Main),
-    }
 }
 
 #[derive(Debug, Default)]
@@ -75,17 +50,6 @@ pub struct ResidentSet {
     clock: AtomicU32,
     /// There is a swap file: [`ResidentSet::let_left_over_go`].
     no_left_over: AtomicBool,
-}
-
-/// What brought a page in, as far as replacement cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// First touch, or from a tier.
-    Fetched,
-    /// Taken back while staged: proof of reuse.
-    TakenBack,
-    /// Its turn to leave came, and some of it could not go.
-    Stayed,
 }
 
 impl ResidentSet {
@@ -119,19 +83,16 @@ impl ResidentSet {
         if policy.load(Ordering::Relaxed) & QUEUE_MASK != NONE {
             return true;
         }
-        if !once && (how != Arrival::Fetched || self.refaulted_soon(row.evicted_at())) {
-            self.push(table, &self.main, MAIN, block, u32::from(how == Arrival::TakenBack));
-        } else {
-            self.push(table, &self.probation, PROBATION, block, 0);
+        match victims::enters(how, once, self.refaulted_soon(row.evicted_at())) {
+            Pick::Main => self.push(table, Pick::Main, block, u32::from(how == Arrival::TakenBack)),
+            Pick::Probation => self.push(table, Pick::Probation, block, 0),
         }
         true
     }
 
-    /// A block that went out less than a main queue's length ago would have been a hit, had
-    /// probation been that much longer.
     fn refaulted_soon(&self, evicted_at: u32) -> bool {
         ![NEVER, FORGOTTEN].contains(&evicted_at)
-            && self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at) < self.blocks() / 2
+            && victims::is_soon(self.clock.load(Ordering::Relaxed).wrapping_sub(evicted_at), self.blocks())
     }
 
     /// Takes the next victim out of the queues. It comes back by `arrived`.
@@ -141,28 +102,23 @@ impl ResidentSet {
         loop {
             let p = self.probation.len.load(Ordering::Relaxed);
             let m = self.main.len.load(Ordering::Relaxed);
-            let (queue, from) = match choose(p, m)? {
-                Pick::Main if !self.is_left_over(table) => (&self.main, MAIN),
-                _ => (&self.probation, PROBATION),
+            let from = match choose(p, m)? {
+                Pick::Main if !self.is_left_over(table) => Pick::Main,
+                _ => Pick::Probation,
             };
-            let (block, policy) = self.pop(table, queue)?;
+            let (block, policy) = self.pop(table, from)?;
             let (row, refs) = (table.block(block), refs(policy));
             if row.resident() == 0 {
                 continue; // emptied since
             }
-            if policy & STALE != 0 {
-                self.push(table, queue, from, block, refs);
-                continue;
-            }
-            if refs > 0 {
-                let left = if from == MAIN { refs - 1 } else { 0 };
-                self.push(table, &self.main, MAIN, block, left);
+            if let Turn::Waits(queue, refs) = victims::turn(from, refs, policy & STALE != 0) {
+                self.push(table, queue, block, refs);
                 continue;
             }
             let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
             // What leaves the main queue had its chance: coming back soon it is as good as new. Otherwise a loop a little
             // longer than memory is all main queue, and every round misses all of it.
-            row.set_evicted_at(if from == MAIN { FORGOTTEN } else { now });
+            row.set_evicted_at(if from == Pick::Main { FORGOTTEN } else { now });
             return Some(block);
         }
     }
@@ -207,7 +163,16 @@ impl ResidentSet {
         self.clock.load(Ordering::Relaxed).wrapping_sub(since) & SINCE_MASK
     }
 
-    fn push(&self, table: &PageTable, q: &Queue, id: u32, block: BlockId, refs: u32) {
+    /// A queue, and how a block's row names it.
+    fn queue(&self, pick: Pick) -> (&Queue, u32) {
+        match pick {
+            Pick::Probation => (&self.probation, PROBATION),
+            Pick::Main => (&self.main, MAIN),
+        }
+    }
+
+    fn push(&self, table: &PageTable, pick: Pick, block: BlockId, refs: u32) {
+        let (q, id) = self.queue(pick);
         let (next, policy) = table.block(block).links();
         next.store(END, Ordering::Relaxed);
         let since = self.clock.load(Ordering::Relaxed) << SINCE_SHIFT;
@@ -224,7 +189,8 @@ impl ResidentSet {
     }
 
     /// The oldest block with its policy bits.
-    fn pop(&self, table: &PageTable, q: &Queue) -> Option<(BlockId, u32)> {
+    fn pop(&self, table: &PageTable, pick: Pick) -> Option<(BlockId, u32)> {
+        let (q, _) = self.queue(pick);
         let head = q.head.load(Ordering::Relaxed);
         if head == END {
             return None;

@@ -2,6 +2,7 @@
 
 use crate::config::Codec as Setting;
 use crate::limits::{RECORD_BYTES_MAX, RUN_NS_MAX, STORE_PER_HOLD};
+use crate::policy::placement::Shape;
 use crate::tier::pool::Codec;
 use weir_os::codec::{self, PageBytes, Scratch};
 
@@ -55,6 +56,17 @@ pub enum Form<'a> {
     Record(Codec, &'a [u8]),
     /// Larger than [`RECORD_BYTES_MAX`]: not worth storing.
     Stuck,
+}
+
+impl Form<'_> {
+    /// What it is, without its bytes.
+    pub fn shape(&self) -> Shape {
+        match self {
+            Form::Same(_) => Shape::Same,
+            Form::Record(..) => Shape::Record,
+            Form::Stuck => Shape::Stuck,
+        }
+    }
 }
 
 /// The form of a page that did not compress last time and is not tried now.

@@ -1,13 +1,13 @@
 //! Recompress: records of the pool that nobody has wanted for a while are made again with zstd, so that the pool holds the same pages in
-//! less RAM. By the background thread, while a processor idles; `shared/cold.rs` says when, and when not.
+//! less RAM. By the background thread, while a processor idles; [`crate::policy::recompress`] says when, and when not.
 
 use super::room::{self, NOWHERE, lock_of};
 use crate::config::Cold;
 use crate::door::Pager;
-use crate::limits::RECORD_BYTES_MAX;
+use crate::limits::{COLD_SLICE_NS, RECORD_BYTES_MAX};
 use crate::page::state::{State, Word};
+use crate::policy::recompress::{ColdWalk, Slice};
 use crate::shared::Core;
-use crate::shared::cold::{ColdWalk, SLICE_NS, Slice};
 use crate::stats;
 use crate::sync::Ordering;
 use crate::tier::pool::{Age, Codec, Located, saving};
@@ -68,7 +68,7 @@ fn slice<P: Pager>(core: &Core<P>, walk: &mut ColdWalk, start_ns: u64) {
     while let Some((span, from)) = walk.at {
         done.took_ns = thread::now_ns() - began;
         let kicked = core.kick.load(Ordering::Relaxed) != 0;
-        if kicked || last == Visit::NoRoom || done.took_ns > SLICE_NS {
+        if kicked || last == Visit::NoRoom || done.took_ns > COLD_SLICE_NS {
             break;
         }
         let id = match core.pool.span_from(span) {
@@ -159,8 +159,8 @@ mod tests {
     use super::super::unmap::unmap;
     use super::*;
     use crate::fault::{self, Strides};
+    use crate::limits::COLD_WANTED_MIN;
     use crate::page::{BlockId, PageId};
-    use crate::shared::cold::WANTED_MIN;
     use crate::sim::FakePager;
 
     const SECOND: u64 = 1_000_000_000;
@@ -207,7 +207,7 @@ mod tests {
 
     /// Enough pages were wanted for another lap, and one is made. Records that are zstd's now, and those tried for it.
     fn lap(core: &Core<FakePager>, at_ns: u64) -> (u64, u64) {
-        core.stats.faults_major().add(WANTED_MIN);
+        core.stats.faults_major().add(COLD_WANTED_MIN);
         core.kick.store(0, Ordering::Relaxed); // as the background thread does first
         let mut now = at_ns;
         while now < at_ns + SECOND {
@@ -295,7 +295,7 @@ mod tests {
         core.cold = Cold::Recompress;
         let walk = |core: &Core<FakePager>| core.cold_walk.lock().unwrap().at;
         assert_eq!((work(&core, SECOND), walk(&core)), (Some(2 * SECOND), None), "nobody faults");
-        core.stats.faults_major().add(WANTED_MIN);
+        core.stats.faults_major().add(COLD_WANTED_MIN);
         while core.available() >= core.low_mark() {
             core.frames.take_full(&core.pager).unwrap();
         }

@@ -8,12 +8,13 @@ use super::room::make_room;
 use super::tally;
 use super::through::evict_written;
 use super::writeback::{Out, Pushed};
-use crate::admission::one_in;
 use crate::door::{Pager, with_frame};
 use crate::limits::STUCK_PROBE;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
+use crate::policy::admission::one_in;
+use crate::policy::placement::{self, Kept, Placement};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
@@ -191,7 +192,7 @@ fn store_some<P: Pager>(
     step
 }
 
-/// One page: unchanged, same-filled, compressed, or stuck. Under the block's lock.
+/// One page goes where [`placement`] says. Under the block's lock.
 fn store_page<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
@@ -200,36 +201,27 @@ fn store_page<P: Pager>(
     page: PageId,
     slot: Slot,
 ) -> Fate {
-    let word = core.table.word(page);
-    let mut found = word.load();
-    if found.kept().is_some() || found.kept_slot().is_some() {
-        if with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed)) == core.table.aux(page) {
-            // What was read from the file once would otherwise go there for ever, and be read again each time.
-            let warms = || core.pool.has_spare(SPARE) && (!found.stuck() || is_probe(core));
-            let closed = core.pool_is_closed();
-            return if !closed && (found.warm() || found.kept_slot().is_some() && warms()) {
-                store_warm(core, bench, held.buffer(), page, found, slot)
-            } else {
-                store_unchanged(core, page, found)
-            };
-        }
-        if found.kept().is_some() {
-            core.kept_was(false);
-        }
-        let dropped = word.try_drop_kept(found);
-        core.free_copy(page, found);
-        found = dropped.unwrap_or(found);
+    let found = core.table.word(page).load();
+    let kept = kept_of(core, page, found, slot);
+    // What was read from the file comes to the pool again while a part of it is free.
+    let spare = || core.pool.has_spare(SPARE);
+    match placement::unchanged(kept, found.stuck(), spare, || is_probe(core)) {
+        Some(Placement::Pool) => return store_warm(core, bench, held.buffer(), page, found, slot),
+        Some(_) => return store_unchanged(core, page, found),
+        None => {}
     }
+    let found = drop_kept(core, page, found);
     let skips = found.stuck() && out.usable() && !is_probe(core);
-    let form = with_frame(&core.pager, slot, |bytes| match skips || out.is_plain() {
+    let form = with_frame(&core.pager, slot, |bytes| match skips {
         true => untried(bytes),
         false => compress(bench, held.buffer(), core.codec, bytes),
     });
+    let to = placement::changed(form.shape(), out.usable());
     match form {
         Form::Same(value) => {
             stats::add(&core.stats.out_same, 1);
             core.table.set_aux(page, value);
-            let _ = word.try_store_same(found);
+            let _ = core.table.word(page).try_store_same(found);
             Fate::Stored
         }
         Form::Record(codec, bytes) => {
@@ -238,20 +230,38 @@ fn store_page<P: Pager>(
         }
         Form::Stuck => {
             count(&core.stats.out_untried, skips.into());
-            // One that was not tried is not known not to compress.
-            let tried = skips || !out.is_plain();
-            let found = if tried { word.try_mark_stuck(found).unwrap_or(found) } else { found };
-            let write = |bytes: &mut PageBytes| out.push(core, page, found, swap::Codec::Raw, bytes);
-            match with_frame(&core.pager, slot, write) {
-                Pushed::Yes => Fate::Writing,
-                Pushed::Full => Fate::Waits,
-                Pushed::No => {
-                    count(&core.stats.out_stuck, tried.into());
-                    Fate::GivenBack
-                }
-            }
+            let found = core.table.word(page).try_mark_stuck(found).unwrap_or(found);
+            let write = |bytes: &mut PageBytes| push_to(core, out, to, page, found, swap::Codec::Raw, bytes);
+            let fate = with_frame(&core.pager, slot, write);
+            count(&core.stats.out_stuck, (fate == Fate::GivenBack).into());
+            fate
         }
     }
+}
+
+/// What the copy is worth that was kept of a staged page: nothing, if the page has changed since.
+fn kept_of<P: Pager>(core: &Core<P>, page: PageId, found: Word, slot: Slot) -> Kept {
+    let kept = match (found.kept(), found.kept_slot()) {
+        (Some(_), _) => Kept::Record,
+        (_, Some(_)) if found.warm() => Kept::WarmSlot,
+        (_, Some(_)) => Kept::Slot,
+        (None, None) => return Kept::Nothing,
+    };
+    let hash = with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed));
+    if hash == core.table.aux(page) { kept } else { Kept::Nothing }
+}
+
+/// Gives up the copy of a page that has changed, if there is one. The page's word.
+fn drop_kept<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Word {
+    if found.kept().is_none() && found.kept_slot().is_none() {
+        return found;
+    }
+    if found.kept().is_some() {
+        core.kept_was(false);
+    }
+    let dropped = core.table.word(page).try_drop_kept(found);
+    core.free_copy(page, found);
+    dropped.unwrap_or(found)
 }
 
 /// Whether this page, which did not compress last time, is tried again: what it holds may be something else by now. In no order, so
@@ -338,12 +348,27 @@ pub fn store_elsewhere<P: Pager>(
         }
         Err(_) => {
             out.note_no_room();
-            match out.push(core, page, found, codec.into(), bytes) {
-                Pushed::Yes => Fate::Writing,
-                Pushed::Full => Fate::Waits,
-                Pushed::No => Fate::GivenBack,
-            }
+            let to = placement::beyond_pool(out.usable());
+            push_to(core, out, to, page, found, codec.into(), bytes)
         }
+    }
+}
+
+/// Puts a page into the batch for the swap file, if that is its place.
+fn push_to<P: Pager>(
+    core: &Core<P>,
+    out: &mut Out<'_, P>,
+    to: Placement,
+    page: PageId,
+    found: Word,
+    codec: swap::Codec,
+    bytes: &[u8],
+) -> Fate {
+    let pushed = if to == Placement::Swap { out.push(core, page, found, codec, bytes) } else { Pushed::No };
+    match pushed {
+        Pushed::Yes => Fate::Writing,
+        Pushed::Full => Fate::Waits,
+        Pushed::No => Fate::GivenBack,
     }
 }
 

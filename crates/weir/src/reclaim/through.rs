@@ -1,7 +1,7 @@
 //! Writethrough: pool pages are written to the swap file while nobody waits for frames, and stay in the pool; giving their
 //! places up later costs no I/O.
 //!
-//! With the adaptive policy that is done only while it pays: `shared/policy.rs` says when.
+//! With the adaptive policy that is done only while it pays: [`crate::policy::write_through`] says when.
 //!
 //! The coldest pages are written first: they are the next to leave the pool, and the least likely to die or to come back
 //! before.
@@ -13,8 +13,8 @@ use crate::page::BlockId;
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::State;
+use crate::policy::write_through::{Standing, Totals};
 use crate::shared::Core;
-use crate::shared::policy::{Standing, Totals};
 use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES};
 use crate::stats;
 use crate::sync::Ordering;

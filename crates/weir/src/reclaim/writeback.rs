@@ -83,8 +83,6 @@ pub struct Out<'a, P: Pager> {
     owns: usize,
     /// A fault waits for a frame.
     in_fault: bool,
-    /// Pages go to the file as they are, past the pool.
-    plain: bool,
     /// Frames freed by pages that were written.
     pub freed: u32,
 }
@@ -105,7 +103,6 @@ impl<'a, P: Pager> Out<'a, P> {
             owned: [BlockId(0); PAGES],
             owns: 0,
             in_fault: false,
-            plain: core.pool_is_closed() && core.swapping.as_ref().is_some_and(Swapping::takes_plain),
             freed: 0,
         }
     }
@@ -130,11 +127,6 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Whether pages can go to the swap file.
     pub fn usable(&self) -> bool {
         self.swapping.is_some_and(Swapping::usable)
-    }
-
-    /// Whether pages are not to be compressed on their way to the file.
-    pub fn is_plain(&self) -> bool {
-        self.plain
     }
 
     /// The pool had no room for a page.
@@ -382,9 +374,6 @@ fn write<P: Pager>(
 ) -> Result<(), SwapError> {
     let start = thread::now_ns();
     let mut result = press.writer.write(&s.tier, &mut press.cache);
-    if result.is_ok() {
-        s.note_write(press.writer.bytes(), start);
-    }
     if result == Err(SwapError::Full) && kind == Kind::Back && give_up_kept(core, s) + tidy_up(core, s) > 0 {
         result = press.writer.write(&s.tier, &mut press.cache);
     }

@@ -4,10 +4,11 @@
 //! `engine/outside.rs`; the engine's own limit follows it, down and up. Frames follow the limit: more are made when they are needed, and
 //! those that are too many go back to the kernel as they become free.
 
-use super::{Core, share};
+use super::Core;
 use crate::door::Pager;
 use crate::limits::{
     BUDGET_BYTES_MIN, FIXED_OVERHEAD_BYTES, LEAST_SHARE, METADATA_AHEAD_BYTES, OUTSIDE_FALL_NS, OUTSIDE_STEP,
+    POOL_WINDOWS_MIN,
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::table::ENTRY_BYTES;
@@ -209,8 +210,7 @@ impl<P: Pager> Core<P> {
             let (share, spent, bytes) = seen;
             self.frames.set_limit((bytes.saturating_sub(spent) / PAGE_BYTES as u64) as u32);
             let most = self.pool_most();
-            let least = if share == share::CLOSED { 0 } else { share::WINDOWS_MIN };
-            self.pool.set_limit(most.min(share.max(least)));
+            self.pool.set_limit(most.min(share.max(POOL_WINDOWS_MIN)));
             // Somebody else may have changed one of them meanwhile, and set his limit before ours.
             let now = basis();
             if now == seen {

@@ -5,13 +5,13 @@
 //! or writes. All locks here are leaves, but for desks and writers, which are held over I/O: they are only ever
 //! tried while a block is locked.
 
-use super::policy::Chooser;
-use super::share::Chooser as ShareChooser;
 use crate::config::Policy;
 use crate::door::BlockIo;
 use crate::meter::Reading;
 use crate::page::SlotId;
 use crate::page::cold::ColdQueue;
+use crate::policy::pool_size::PoolSize;
+use crate::policy::write_through::WriteThrough;
 use crate::stats;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::tier::swap::{Codec, Scratch, SlotCache, Swap, SwapError, Writer};
@@ -43,13 +43,6 @@ const PRESS_BYTES: usize = 272 << 10;
 const SLOT_BYTES: u64 = 26;
 /// RAM of the buffers that are commonly touched: two writers, the mover, and some of every desk.
 const OVERHEAD_BYTES: u64 = 1 << 20;
-/// Smaller batches say little about what a byte costs.
-const TIMED_BYTES: usize = 64 << 10;
-/// What is learnt of that goes into its mean as one part in so many.
-const COST_SHARE: u64 = 8;
-/// Writing costs no more than this, ns per KiB, where a page goes to the file as it is rather than compressed: LZ4 takes 2 to 3 us of a processor for a page
-/// on its way out and up to 1 us on its way in. Half of that would be the bound if writes did not wait beside other threads' work.
-const PLAIN_NS_PER_KIB: u64 = 4000;
 /// Longest wait for a read of somebody else before looking again.
 const WAIT_NS: u64 = 10_000_000;
 
@@ -60,10 +53,6 @@ pub struct Readings {
     pub at_ns: u64,
     /// What was read.
     pub sums: Reading,
-    /// Processor time of the process, ns.
-    pub process_ns: u64,
-    /// Of it, the background thread's, ns.
-    pub own_ns: u64,
     /// The kernel's part of a fault, ns.
     pub floor_ns: u64,
 }
@@ -115,12 +104,10 @@ pub struct Swapping<D: BlockIo> {
     through: AtomicBool,
     /// Time that threads spent reading and writing so far, ns.
     pub io_ns: PlainU64,
-    /// What writing costs, sealing included, ns per KiB; 0: not known yet.
-    write_cost: PlainU64,
     /// What the adaptive policy goes by.
-    pub chooser: Mutex<Chooser>,
-    /// What its share of the RAM goes by.
-    pub share: Mutex<(ShareChooser, Readings)>,
+    pub chooser: Mutex<WriteThrough>,
+    /// How large the pool may be, and the readings that this goes by.
+    pub pool_size: Mutex<(PoolSize, Readings)>,
     /// The last write found no room. Cleared when there is some.
     full: AtomicBool,
     /// A second copy found no room, although free clusters are counted: the disk is full. Forgotten now and then.
@@ -166,9 +153,8 @@ impl<D: BlockIo> Swapping<D> {
             doubled: AtomicU64::new(0),
             through: AtomicBool::new(policy == Policy::Writethrough),
             io_ns: PlainU64::new(0),
-            write_cost: PlainU64::new(0),
             chooser: Mutex::default(),
-            share: Mutex::default(),
+            pool_size: Mutex::default(),
             full: AtomicBool::new(false),
             cramped: AtomicBool::new(false),
             said: AtomicBool::new(false),
@@ -215,9 +201,9 @@ impl<D: BlockIo> Swapping<D> {
 
     /// In the child of a fork, with everybody out.
     pub fn forget_parent(&self) {
-        if let Ok(mut share) = self.share.try_lock() {
-            share.0.forked();
-            share.1 = Readings::default();
+        if let Ok(mut known) = self.pool_size.try_lock() {
+            known.0.forked();
+            known.1 = Readings::default();
         }
     }
 
@@ -320,27 +306,6 @@ impl<D: BlockIo> Swapping<D> {
     /// Counts time spent reading or writing, from `start_ns` until now.
     pub fn count_io(&self, start_ns: u64) {
         self.io_ns.fetch_add(thread::now_ns().saturating_sub(start_ns), Ordering::Relaxed);
-    }
-
-    /// What a batch of so many bytes cost that was written from `start_ns` until now.
-    pub fn note_write(&self, bytes: usize, start_ns: u64) {
-        if bytes >= TIMED_BYTES {
-            let cost = (thread::now_ns().saturating_sub(start_ns) * 1024 / bytes as u64).max(1);
-            let mean = self.write_cost.load(Ordering::Relaxed);
-            let next = if mean == 0 { cost } else { mean + cost / COST_SHARE - mean / COST_SHARE };
-            self.write_cost.store(next, Ordering::Relaxed);
-        }
-    }
-
-    /// What writing costs, ns per KiB; 0: not known yet.
-    pub fn write_cost(&self) -> u64 {
-        self.write_cost.load(Ordering::Relaxed)
-    }
-
-    /// Whether pages with no place in the pool are better written as they are: the device is fast, and the file has room.
-    pub fn takes_plain(&self) -> bool {
-        let cost = self.write_cost();
-        (1..=PLAIN_NS_PER_KIB).contains(&cost) && self.usable() && self.keeps_slots()
     }
 
     /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is free.

@@ -1,9 +1,9 @@
 //! Pages written through: in the pool and in the swap file at once.
 
 use super::*;
+use crate::limits::{THROUGH_LOOK_NS, THROUGH_LOOKS};
 use crate::reclaim::through::{choose, evict_written};
 use crate::reclaim::{Effort, run_once};
-use crate::shared::policy::{PERIOD_NS, PERIODS};
 
 fn core() -> &'static Fake {
     core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writethrough, 64)
@@ -207,13 +207,13 @@ fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_
         send_out(core, block);
         while write_through(core, true) {}
         if block % 6 == 5 {
-            now += PERIOD_NS;
+            now += THROUGH_LOOK_NS;
             choose(core, now);
             begun = begun.or(swapping(core).writes_through().then_some(block));
         }
     }
     assert!(
-        begun.is_some_and(|block| block > 6 * PERIODS - 2),
+        begun.is_some_and(|block| block > 6 * THROUGH_LOOKS - 2),
         "{begun:?}, pool at {}",
         core.pool.fill_permille()
     );
@@ -222,7 +222,7 @@ fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_
     for page in (0..2048).rev().filter(|page| state(core, *page) == State::Pooled).collect::<Vec<_>>() {
         assert!(read(core, page).unwrap() == mixed(page), "page {page}");
     }
-    now += PERIOD_NS;
+    now += THROUGH_LOOK_NS;
     choose(core, now);
     assert!(!swapping(core).writes_through() && !write_through(core, true));
     assert_eq!(get(&core.stats.policy_switches), 2);

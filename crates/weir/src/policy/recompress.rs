@@ -5,35 +5,17 @@
 //!
 //! | what | when |
 //! | - | - |
-//! | a lap begins | [`LAP_NS`] after the one before ended, if [`WANTED_MIN`] pages were wanted from tiers since that began, else a second later again |
+//! | a lap begins | [`COLD_LAP_NS`] after the one before ended, if [`COLD_WANTED_MIN`] pages were wanted from tiers since that began, else a second later again |
 //! | rest after a slice | as long as it took; twice as long each time while others wanted the processor, half when not |
 //! | a short rest | frames are short; twice as long each time |
-//! | a long rest | of [`VERDICT`] records fewer than one in [`WORTH_ONE_IN`] got smaller; twice as long each time |
-//! | nothing, for [`FORKED_NS`] | after a fork |
+//! | a long rest | of [`COLD_VERDICT`] records fewer than one in [`COLD_WORTH_ONE_IN`] got smaller; twice as long each time |
+//! | nothing, for [`COLD_FORKED_NS`] | after a fork |
 
-/// Longest stretch of work, ns: no fault waits for it, but a fork may.
-pub const SLICE_NS: u64 = 1_000_000;
-/// Between two laps, ns: so long at least nobody has wanted what is compressed again.
-pub const LAP_NS: u64 = 100_000_000;
-/// After a fork, ns.
-pub const FORKED_NS: u64 = 64_000_000_000;
-/// Rests after a slice, ns.
-const REST_NS_MIN: u64 = 1_000_000;
-const REST_NS_MAX: u64 = 500_000_000;
-/// Pages wanted from tiers in a lap's time that make the next worth while.
-pub const WANTED_MIN: u64 = 500;
-/// Until there is something to do again, ns.
-const AGAIN_NS: u64 = 1_000_000_000;
-/// Until frames may be less short, ns.
-const SHORT_NS: u64 = 10_000_000;
-const SHORT_DOUBLINGS: u32 = 6;
-/// Records after which it is judged whether they get smaller.
-pub const VERDICT: u32 = 256;
-/// As above.
-pub const WORTH_ONE_IN: u32 = 8;
-/// Rest when they do not, ns: the first, and the longest as a power of two of it.
-const LONG_REST_NS: u64 = 8_000_000_000;
-const LONG_REST_DOUBLINGS: u32 = 5;
+use crate::limits::{
+    COLD_AGAIN_NS, COLD_FORKED_NS, COLD_LAP_NS, COLD_LONG_REST_DOUBLINGS, COLD_LONG_REST_NS,
+    COLD_REST_NS_MAX, COLD_REST_NS_MIN, COLD_SHORT_DOUBLINGS, COLD_SHORT_NS, COLD_VERDICT, COLD_WAITED_PART,
+    COLD_WANTED_MIN, COLD_WORTH_ONE_IN,
+};
 
 /// Where the walk is. Used by the background thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,23 +58,23 @@ impl ColdWalk {
 
     /// There is nothing to do, or no place in the pool.
     pub fn wait(&mut self, now_ns: u64) {
-        self.due_ns = self.due_ns.max(now_ns + AGAIN_NS);
+        self.due_ns = self.due_ns.max(now_ns + COLD_AGAIN_NS);
     }
 
     /// Faults need the frames that there are.
     pub fn wait_a_little(&mut self, now_ns: u64) {
-        self.due_ns = now_ns + (SHORT_NS << self.shortages.min(SHORT_DOUBLINGS));
+        self.due_ns = now_ns + (COLD_SHORT_NS << self.shortages.min(COLD_SHORT_DOUBLINGS));
         self.shortages += 1;
     }
 
     /// The process has forked: what is written to now is no longer shared with the other one, so records are left alone for long.
     pub fn forked(&mut self, now_ns: u64) {
-        (self.at, self.due_ns) = (None, self.due_ns.max(now_ns + FORKED_NS));
+        (self.at, self.due_ns) = (None, self.due_ns.max(now_ns + COLD_FORKED_NS));
     }
 
     /// Begins a lap, if enough pages were wanted since the last one began; so many were so far. Whether there is one.
     pub fn begin_lap(&mut self, now_ns: u64, wanted: u64) -> bool {
-        if wanted.saturating_sub(self.wanted) < WANTED_MIN {
+        if wanted.saturating_sub(self.wanted) < COLD_WANTED_MIN {
             self.wait(now_ns);
             return false;
         }
@@ -107,18 +89,19 @@ impl ColdWalk {
 
     /// After a stretch of work.
     pub fn end_slice(&mut self, slice: Slice) {
-        let waited = slice.took_ns.saturating_sub(slice.ran_ns) * 8 > slice.took_ns;
-        let rest = self.rest_ns.max(slice.took_ns).max(REST_NS_MIN);
-        self.rest_ns = if waited { rest * 2 } else { self.rest_ns / 2 }.min(REST_NS_MAX);
+        let waited = slice.took_ns.saturating_sub(slice.ran_ns) * COLD_WAITED_PART > slice.took_ns;
+        let rest = self.rest_ns.max(slice.took_ns).max(COLD_REST_NS_MIN);
+        self.rest_ns = if waited { rest * 2 } else { self.rest_ns / 2 }.min(COLD_REST_NS_MAX);
         self.due_ns = slice.now_ns + self.rest_ns.max(slice.took_ns);
         self.shortages = 0;
         self.tried += slice.tried;
         self.paid += slice.paid;
-        if self.tried >= VERDICT {
-            if self.paid * WORTH_ONE_IN >= self.tried {
+        if self.tried >= COLD_VERDICT {
+            if self.paid * COLD_WORTH_ONE_IN >= self.tried {
                 self.in_vain = 0;
             } else {
-                self.due_ns = slice.now_ns + (LONG_REST_NS << self.in_vain.min(LONG_REST_DOUBLINGS));
+                self.due_ns =
+                    slice.now_ns + (COLD_LONG_REST_NS << self.in_vain.min(COLD_LONG_REST_DOUBLINGS));
                 self.in_vain += 1;
             }
             (self.tried, self.paid) = (0, 0);
@@ -128,7 +111,7 @@ impl ColdWalk {
     /// All records were passed. The last ones may have been only now.
     pub fn end_lap(&mut self, now_ns: u64) {
         self.at = None;
-        self.due_ns = self.due_ns.max(now_ns + LAP_NS);
+        self.due_ns = self.due_ns.max(now_ns + COLD_LAP_NS);
     }
 }
 
@@ -145,12 +128,12 @@ mod tests {
     #[test]
     fn a_lap_begins_when_pages_are_wanted_and_a_while_after_the_last() {
         let mut w = ColdWalk::default();
-        assert!(!w.begin_lap(0, WANTED_MIN - 1) && w.due_ns() == AGAIN_NS && w.at.is_none());
-        assert!(w.begin_lap(AGAIN_NS, WANTED_MIN) && w.at == Some((0, 0)));
-        w.end_slice(slice(AGAIN_NS + MS, MS, 10, 10));
-        w.end_lap(5 * AGAIN_NS);
-        assert_eq!((w.at, w.due_ns()), (None, 5 * AGAIN_NS + LAP_NS));
-        assert!(!w.begin_lap(w.due_ns(), 2 * WANTED_MIN - 1), "nobody wants what the tiers have");
+        assert!(!w.begin_lap(0, COLD_WANTED_MIN - 1) && w.due_ns() == COLD_AGAIN_NS && w.at.is_none());
+        assert!(w.begin_lap(COLD_AGAIN_NS, COLD_WANTED_MIN) && w.at == Some((0, 0)));
+        w.end_slice(slice(COLD_AGAIN_NS + MS, MS, 10, 10));
+        w.end_lap(5 * COLD_AGAIN_NS);
+        assert_eq!((w.at, w.due_ns()), (None, 5 * COLD_AGAIN_NS + COLD_LAP_NS));
+        assert!(!w.begin_lap(w.due_ns(), 2 * COLD_WANTED_MIN - 1), "nobody wants what the tiers have");
     }
 
     #[test]
@@ -173,12 +156,12 @@ mod tests {
     fn it_rests_long_and_longer_where_records_do_not_get_smaller_until_they_do() {
         let mut w = ColdWalk::default();
         let mut rest = |paid| {
-            w.end_slice(slice(0, MS, VERDICT, paid));
+            w.end_slice(slice(0, MS, COLD_VERDICT, paid));
             w.due_ns() / 1_000_000_000
         };
-        assert_eq!([rest(0), rest(VERDICT / WORTH_ONE_IN - 1), rest(3)], [8, 16, 32]);
+        assert_eq!([rest(0), rest(COLD_VERDICT / COLD_WORTH_ONE_IN - 1), rest(3)], [8, 16, 32]);
         assert_eq!([rest(0), rest(0), rest(0), rest(0)], [64, 128, 256, 256]);
-        assert_eq!([rest(VERDICT / WORTH_ONE_IN), rest(0)], [0, 8]);
+        assert_eq!([rest(COLD_VERDICT / COLD_WORTH_ONE_IN), rest(0)], [0, 8]);
     }
 
     #[test]
@@ -192,11 +175,11 @@ mod tests {
         w.end_slice(slice(0, MS, 1, 1));
         w.wait_a_little(0);
         assert_eq!(w.due_ns(), 10 * MS);
-        w.end_slice(slice(0, MS, VERDICT, 0));
+        w.end_slice(slice(0, MS, COLD_VERDICT, 0));
         w.wait(0);
-        assert_eq!(w.due_ns(), LONG_REST_NS, "a longer rest stays");
+        assert_eq!(w.due_ns(), COLD_LONG_REST_NS, "a longer rest stays");
         w.at = Some((3, 4));
         w.forked(MS);
-        assert_eq!((w.at, w.due_ns()), (None, FORKED_NS + MS));
+        assert_eq!((w.at, w.due_ns()), (None, COLD_FORKED_NS + MS));
     }
 }

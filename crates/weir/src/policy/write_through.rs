@@ -3,36 +3,22 @@
 //! Writing a page through moves its write from the moment when the pool needs its place to one when nobody waits. That
 //! is worth something only if the pool is nearly full, so that places are needed; it is for nothing for a page that dies, or
 //! comes back and changes, before it would have been written; and it is paid for with time of the device. So each of three
-//! measurements has a threshold to begin at, held for [`PERIODS`] periods, and a looser one to end at, at once.
+//! measurements has a threshold to begin at, held for [`THROUGH_LOOKS`] periods, and a looser one to end at, at once.
 //!
 //! | measured over a period | begins at | ends at |
 //! | - | - | - |
-//! | share of the pool's limit that its windows take | [`FILL_BEGIN`] and more | less than [`FILL_END`] |
-//! | of the pages that left the pool, those that went to the swap file | [`USEFUL_BEGIN`] and more | less than [`USEFUL_END`] |
-//! | time in which threads waited for the device, as it would be if all pages that leave the pool were written | [`BUSY_BEGIN`] and less | more than [`BUSY_END`] |
+//! | share of the pool's limit that its windows take | [`THROUGH_FILL_BEGIN`] and more | less than [`THROUGH_FILL_END`] |
+//! | of the pages that left the pool, those that went to the swap file | [`THROUGH_USEFUL_BEGIN`] and more | less than [`THROUGH_USEFUL_END`] |
+//! | time in which threads waited for the device, as it would be if all pages that leave the pool were written | [`THROUGH_BUSY_BEGIN`] and less | more than [`THROUGH_BUSY_END`] |
 //! | the file has room for second copies and takes writes | yes | no |
 //!
-//! When fewer than [`PAGES_MIN`] pages left the pool there is no evidence: nothing begins, and nothing ends for want of
+//! When fewer than [`THROUGH_PAGES_MIN`] pages left the pool there is no evidence: nothing begins, and nothing ends for want of
 //! usefulness.
 
-/// Shortest time between two looks, ns.
-pub const PERIOD_NS: u64 = 200_000_000;
-/// Good periods in a row before writing through begins.
-pub const PERIODS: u32 = 3;
-/// Pages that must have left the pool in a period.
-pub const PAGES_MIN: u64 = 256;
-/// Permille of the pool's limit.
-pub const FILL_BEGIN: u64 = 900;
-/// As above.
-pub const FILL_END: u64 = 750;
-/// Permille of the pages that left the pool.
-pub const USEFUL_BEGIN: u64 = 750;
-/// As above.
-pub const USEFUL_END: u64 = 500;
-/// Permille of the time.
-pub const BUSY_BEGIN: u64 = 500;
-/// As above.
-pub const BUSY_END: u64 = 700;
+use crate::limits::{
+    PERMILLE, THROUGH_BUSY_BEGIN, THROUGH_BUSY_END, THROUGH_FILL_BEGIN, THROUGH_FILL_END, THROUGH_LOOK_NS,
+    THROUGH_LOOKS, THROUGH_PAGES_MIN, THROUGH_USEFUL_BEGIN, THROUGH_USEFUL_END,
+};
 
 /// Counters as they stand: each only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +54,7 @@ struct Rates {
 impl Rates {
     fn between(from: &Totals, to: &Totals) -> Rates {
         let ns = to.now_ns.saturating_sub(from.now_ns).max(1);
-        let busy = u128::from(to.io_ns.saturating_sub(from.io_ns)) * 1000 / u128::from(ns);
+        let busy = u128::from(to.io_ns.saturating_sub(from.io_ns)) * u128::from(PERMILLE) / u128::from(ns);
         Rates {
             evicted: to.evicted.saturating_sub(from.evicted),
             lost: to.lost.saturating_sub(from.lost),
@@ -81,7 +67,7 @@ impl Rates {
     }
 
     fn useful(&self, permille: u64) -> bool {
-        self.evicted * 1000 >= self.left() * permille
+        self.evicted * PERMILLE >= self.left() * permille
     }
 
     /// As busy as the device would be if pages were written that are lost now.
@@ -92,16 +78,16 @@ impl Rates {
 
 /// Follows the measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chooser {
+pub struct WriteThrough {
     last: Totals,
     good: u32,
     through: bool,
 }
 
-impl Chooser {
+impl WriteThrough {
     /// Whether it is time for another look.
     pub fn is_due(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.last.now_ns) >= PERIOD_NS
+        now_ns.saturating_sub(self.last.now_ns) >= THROUGH_LOOK_NS
     }
 
     /// Whether pages are to be written through from now on.
@@ -118,16 +104,16 @@ impl Chooser {
 
 /// The mode after a period, and the good periods in a row before it begins.
 fn judge(through: bool, good: u32, rates: &Rates, now: Standing) -> (bool, u32) {
-    let evidence = rates.left() >= PAGES_MIN;
+    let evidence = rates.left() >= THROUGH_PAGES_MIN;
     if through {
-        let useful = !evidence || rates.useful(USEFUL_END);
-        return (now.room && now.fill >= FILL_END && useful && rates.busy <= BUSY_END, 0);
+        let useful = !evidence || rates.useful(THROUGH_USEFUL_END);
+        return (now.room && now.fill >= THROUGH_FILL_END && useful && rates.busy <= THROUGH_BUSY_END, 0);
     }
-    let worth = now.room && now.fill >= FILL_BEGIN && evidence && rates.useful(USEFUL_BEGIN);
-    if !worth || rates.busy_if_all_were_written() > BUSY_BEGIN {
+    let worth = now.room && now.fill >= THROUGH_FILL_BEGIN && evidence && rates.useful(THROUGH_USEFUL_BEGIN);
+    if !worth || rates.busy_if_all_were_written() > THROUGH_BUSY_BEGIN {
         return (false, 0);
     }
-    if good + 1 < PERIODS { (false, good + 1) } else { (true, 0) }
+    if good + 1 < THROUGH_LOOKS { (false, good + 1) } else { (true, 0) }
 }
 
 #[cfg(test)]
@@ -138,7 +124,7 @@ mod tests {
     const GOOD: Rates = Rates { evicted: 900, lost: 100, busy: 300 };
 
     fn begins(rates: Rates, now: Standing) -> bool {
-        judge(false, PERIODS - 1, &rates, now).0
+        judge(false, THROUGH_LOOKS - 1, &rates, now).0
     }
 
     fn goes_on(rates: Rates, now: Standing) -> bool {
@@ -148,15 +134,18 @@ mod tests {
     #[test]
     fn writing_through_begins_when_all_is_well_and_not_when_one_thing_is_not() {
         assert!(begins(GOOD, NOW));
-        assert!(begins(GOOD, Standing { fill: FILL_BEGIN, ..NOW }));
-        assert!(!begins(GOOD, Standing { fill: FILL_BEGIN - 1, ..NOW }), "the pool has room");
+        assert!(begins(GOOD, Standing { fill: THROUGH_FILL_BEGIN, ..NOW }));
+        assert!(!begins(GOOD, Standing { fill: THROUGH_FILL_BEGIN - 1, ..NOW }), "the pool has room");
         assert!(!begins(GOOD, Standing { room: false, ..NOW }), "the file has none");
         assert!(begins(Rates { evicted: 750, lost: 250, busy: 0 }, NOW));
         assert!(!begins(Rates { evicted: 749, lost: 251, busy: 0 }, NOW), "too much comes back or dies");
         assert!(begins(Rates { busy: 450, ..GOOD }, NOW));
         assert!(!begins(Rates { busy: 460, ..GOOD }, NOW), "the tenth that is lost would be written as well");
-        assert!(begins(Rates { evicted: PAGES_MIN, lost: 0, busy: 0 }, NOW));
-        assert!(!begins(Rates { evicted: PAGES_MIN - 1, lost: 0, busy: 0 }, NOW), "that says nothing");
+        assert!(begins(Rates { evicted: THROUGH_PAGES_MIN, lost: 0, busy: 0 }, NOW));
+        assert!(
+            !begins(Rates { evicted: THROUGH_PAGES_MIN - 1, lost: 0, busy: 0 }, NOW),
+            "that says nothing"
+        );
         assert!(!begins(Rates { evicted: 0, lost: 1000, busy: 0 }, NOW));
         assert!(!begins(Rates::default(), NOW));
     }
@@ -164,14 +153,17 @@ mod tests {
     #[test]
     fn writing_through_goes_on_while_it_would_not_begin_and_ends_when_one_thing_is_bad() {
         assert!(goes_on(GOOD, NOW));
-        assert!(goes_on(GOOD, Standing { fill: FILL_END, ..NOW }));
-        assert!(!goes_on(GOOD, Standing { fill: FILL_END - 1, ..NOW }));
+        assert!(goes_on(GOOD, Standing { fill: THROUGH_FILL_END, ..NOW }));
+        assert!(!goes_on(GOOD, Standing { fill: THROUGH_FILL_END - 1, ..NOW }));
         assert!(!goes_on(GOOD, Standing { room: false, ..NOW }));
         assert!(goes_on(Rates { evicted: 500, lost: 500, busy: 0 }, NOW));
         assert!(!goes_on(Rates { evicted: 499, lost: 501, busy: 0 }, NOW));
-        assert!(goes_on(Rates { busy: BUSY_END, ..GOOD }, NOW));
-        assert!(!goes_on(Rates { busy: BUSY_END + 1, ..GOOD }, NOW));
-        assert!(goes_on(Rates { evicted: 0, lost: PAGES_MIN - 1, busy: 0 }, NOW), "that says nothing");
+        assert!(goes_on(Rates { busy: THROUGH_BUSY_END, ..GOOD }, NOW));
+        assert!(!goes_on(Rates { busy: THROUGH_BUSY_END + 1, ..GOOD }, NOW));
+        assert!(
+            goes_on(Rates { evicted: 0, lost: THROUGH_PAGES_MIN - 1, busy: 0 }, NOW),
+            "that says nothing"
+        );
         assert!(goes_on(Rates::default(), NOW));
     }
 
@@ -192,21 +184,23 @@ mod tests {
 
     #[test]
     fn the_chooser_looks_at_what_happened_since_its_last_look() {
-        let mut chooser = Chooser::default();
+        let mut chooser = WriteThrough::default();
         let at = |period: u64, evicted: u64, lost: u64| Totals {
-            now_ns: 5_000_000_000 + period * PERIOD_NS,
+            now_ns: 5_000_000_000 + period * THROUGH_LOOK_NS,
             evicted,
             lost,
-            io_ns: period * PERIOD_NS / 10,
+            io_ns: period * THROUGH_LOOK_NS / 10,
         };
         assert!(!chooser.next(at(0, 1_000_000, 0), NOW), "what was before is not known");
-        assert!(!chooser.is_due(at(0, 0, 0).now_ns + PERIOD_NS - 1) && chooser.is_due(at(1, 0, 0).now_ns));
+        assert!(
+            !chooser.is_due(at(0, 0, 0).now_ns + THROUGH_LOOK_NS - 1) && chooser.is_due(at(1, 0, 0).now_ns)
+        );
         let modes: Vec<bool> = (1..=4).map(|p| chooser.next(at(p, 1_000_000 + 1000 * p, 0), NOW)).collect();
         assert_eq!(modes, [false, false, true, true]);
         assert!(!chooser.next(at(5, 1_004_000, 1000), NOW));
         // A busy device: all of the time of two threads.
-        let mut busy = Chooser { through: true, last: at(5, 0, 0), good: 0 };
-        let totals = Totals { io_ns: at(5, 0, 0).io_ns + 2 * PERIOD_NS, ..at(6, 5000, 0) };
+        let mut busy = WriteThrough { through: true, last: at(5, 0, 0), good: 0 };
+        let totals = Totals { io_ns: at(5, 0, 0).io_ns + 2 * THROUGH_LOOK_NS, ..at(6, 5000, 0) };
         assert!(!busy.next(totals, NOW));
     }
 }

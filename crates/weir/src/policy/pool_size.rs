@@ -1,0 +1,194 @@
+//! How much of the RAM the pool may have, by trial.
+//!
+//! Frames save faults, a pool saves reads, and nothing about a page tells which of the two there should be more of
+//! (`docs/decisions/0030`). So another size is tried now and then, and kept if the program's threads have more time between
+//! their faults ([`crate::meter`]): that is what memory is for.
+//!
+//! A trial is two looks long. In the first the pool comes to its new size, in the second its result is seen. A smaller pool is
+//! kept unless the program loses by it, a larger one only if the program gains by it, and the next step follows at once.
+//! After a trial in vain the other direction is next, after a rest; each rest is twice as long as the one before.
+
+use crate::limits::{
+    MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
+    POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
+};
+
+/// What is seen at the end of a period of [`crate::limits::LOOK_NS`] or so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// How long the period was, ns.
+    pub elapsed_ns: u64,
+    /// Time of the program's threads between their faults, without the kernel's part, ns.
+    pub own_ns: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Windows that the RAM has.
+    pub ram: u32,
+    /// Windows that the pool owns.
+    pub owned: u32,
+    /// Windows that it may own now.
+    pub limit: u32,
+    /// Windows that it may own at most.
+    pub most: u32,
+    /// The swap file takes pages.
+    pub usable: bool,
+    /// The swap file has room for what a smaller pool gives it.
+    pub plenty: bool,
+}
+
+impl Signals {
+    /// The program's own time, in millionths of what passed.
+    fn rate(&self) -> u64 {
+        (u128::from(self.own_ns) * u128::from(MILLION) / u128::from(self.elapsed_ns.max(1))) as u64
+    }
+
+    /// Whether faults are so many that a trial can gain something.
+    fn is_faulting(&self) -> bool {
+        u128::from(self.faults) * u128::from(SECOND_NS)
+            >= u128::from(TRIAL_FAULTS_MIN) * u128::from(self.elapsed_ns)
+    }
+}
+
+/// How large the pool may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Size {
+    /// As large as it may ever be.
+    #[default]
+    All,
+    /// So many windows.
+    Windows(u32),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is tried.
+    #[default]
+    Rest,
+    /// Another size is.
+    Trial,
+}
+
+/// The control.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolSize {
+    size: Size,
+    phase: Phase,
+    /// Looks of this phase so far.
+    looks: u32,
+    /// Looks of the next rest. 0: the first.
+    rest: u32,
+    /// The next trial, or the one under way, is of a larger pool.
+    up: bool,
+    /// The size before the trial.
+    from: Size,
+    /// The best rate since the last trial in vain: what a smaller pool must not lose.
+    best: u64,
+    /// The last look's rate, and what the pool owned.
+    last: u64,
+    owned: u32,
+    /// Trials begun, for the statistics.
+    pub begun: u64,
+    /// Trials kept.
+    pub kept: u64,
+}
+
+impl PoolSize {
+    /// In the child of a fork: what is known of the program is the parent's.
+    pub fn forked(&mut self) {
+        let size = if self.phase == Phase::Rest { self.size } else { self.from };
+        *self = PoolSize { size, begun: self.begun, kept: self.kept, ..PoolSize::default() };
+    }
+
+    /// The size from now on.
+    pub fn next(&mut self, seen: Signals) -> Size {
+        let rate = (seen.rate() + self.last) / 2;
+        let grows = seen.rate() * PERCENT > self.last * (PERCENT + TRIAL_NOISE_PERCENT);
+        let shrinks = seen.owned > seen.limit && seen.owned < self.owned;
+        (self.last, self.owned) = (seen.rate(), seen.owned);
+        match self.phase {
+            _ if !seen.usable => {
+                *self =
+                    PoolSize { rest: self.rest, begun: self.begun, kept: self.kept, ..PoolSize::default() };
+            }
+            Phase::Rest if seen.is_faulting() => self.rest(seen, rate),
+            Phase::Rest => {}
+            // The disk needs longer.
+            Phase::Trial if shrinks => {}
+            Phase::Trial => self.judge(seen, rate, grows),
+        }
+        self.size
+    }
+
+    fn rest(&mut self, seen: Signals, rate: u64) {
+        self.looks += 1;
+        if self.size != Size::All && rate < self.best / 2 {
+            // The working set may fit as long as nothing goes wrong, and something did.
+            self.size = Size::All;
+            self.give_up();
+        } else if self.looks >= self.rest.max(POOL_REST_LOOKS) {
+            // A program that does as well as ever with a smaller pool is left alone.
+            if self.size == Size::All || rate * PERCENT < self.best * (PERCENT - TRIAL_NOISE_PERCENT) {
+                self.best = rate;
+                self.step(seen);
+            } else {
+                self.looks = 0;
+            }
+        }
+    }
+
+    /// Begins the next trial.
+    fn step(&mut self, seen: Signals) {
+        self.from = self.size;
+        match if self.up { larger(seen) } else { smaller(seen) } {
+            Some(size) => {
+                (self.size, self.phase, self.looks) = (size, Phase::Trial, 0);
+                self.begun += 1;
+            }
+            None => self.give_up(),
+        }
+    }
+
+    fn judge(&mut self, seen: Signals, rate: u64, grows: bool) {
+        self.looks += 1;
+        let noise = TRIAL_NOISE_PERCENT;
+        let gains = rate * PERCENT >= self.best * (PERCENT + noise);
+        let even = !self.up && rate * PERCENT >= self.best * (PERCENT - noise);
+        let over = self.looks >= POOL_TRIAL_LOOKS && !grows;
+        // Without faults there is nothing left to gain.
+        if gains && self.looks >= 2 || over && (even || !seen.is_faulting()) {
+            self.kept += 1;
+            (self.best, self.rest) = (self.best.max(rate), 0);
+            self.step(seen);
+        } else if over {
+            self.size = self.from;
+            self.give_up();
+        }
+    }
+
+    /// A trial was in vain, or there is none to make: the other direction is next, later.
+    fn give_up(&mut self) {
+        self.up = !self.up && self.size != Size::All;
+        self.rest = (self.rest * 2).clamp(POOL_REST_LOOKS, POOL_REST_LOOKS_MAX);
+        (self.phase, self.looks) = (Phase::Rest, 0);
+    }
+}
+
+/// The next smaller size that the pool would notice. None: there is none, or the file has no room for what leaves.
+fn smaller(seen: Signals) -> Option<Size> {
+    let step = (seen.ram / POOL_STEP_PART).max(1);
+    let below = |n: u32| (n / 2).max(n.saturating_sub(step)).max(POOL_WINDOWS_MIN);
+    let mut to = below(seen.limit);
+    while to >= seen.owned && to > POOL_WINDOWS_MIN {
+        to = below(to);
+    }
+    (seen.plenty && to < seen.owned.min(seen.limit)).then_some(Size::Windows(to))
+}
+
+/// The next larger size.
+fn larger(seen: Signals) -> Option<Size> {
+    let to = (seen.limit * 2).min(seen.limit + (seen.ram / POOL_STEP_PART).max(1));
+    (seen.limit < seen.most).then_some(if to < seen.most { Size::Windows(to) } else { Size::All })
+}
+
+#[cfg(test)]
+mod tests;
