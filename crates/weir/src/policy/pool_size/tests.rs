@@ -201,7 +201,7 @@ fn steps_are_halves_but_no_more_than_an_eighth_of_the_ram_and_none_that_the_pool
 fn without_faults_after_a_trial_there_is_nothing_left_to_gain() {
     let mut control = PoolSize { last: 0, ..trial(POOL_TRIAL_LOOKS - 1, 1000 * K, false) };
     control.next(Signals { faults: 10, own_ns: 0, ..look(0, 40) });
-    assert_eq!((control.kept, control.from), (1, Size::Windows(40)));
+    assert_eq!((control.kept, control.size, control.phase), (1, Size::Windows(40), Phase::Rest));
 }
 
 #[test]
@@ -213,5 +213,5 @@ fn where_the_file_takes_nothing_the_pool_has_all_and_a_forked_child_begins_with_
     for _ in 0..3 {
         assert_eq!(control.next(Signals { usable: false, ..look(500 * K, 40) }), Size::All);
     }
-    assert_eq!((control.phase, control.rest, control.looks), (Phase::Rest, 24, 0));
+    assert_eq!((control.phase, control.rest, control.looks), (Phase::Rest, 48, 0), "doubled once");
 }
