@@ -100,12 +100,12 @@ pub fn resolve_load<P: Pager>(
                 stats::add(&core.stats.faults_foreign, 1);
                 return Outcome::Foreign;
             }
-            // Another fault brought it, or the program dropped it behind our back.
+            // 3. There already? Another fault brought it, or the program dropped it behind our back.
             Source::There => return settle_resident(core, row, page),
-            // 3. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
+            // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
             _ => decide(core, row, page, state, request),
         };
-        // 4. Fetch and install. 5. Count, look ahead.
+        // 5. Fetch and install. 6. Count, look ahead.
         let fault = Fault { core, strides, page, tid };
         match source {
             Source::Swap => {
