@@ -8,8 +8,8 @@
 //! [`POOL_TRIAL_LOOKS`] looks long; a gain ends it early, and while the program's time still grows it goes on: what is wanted of
 //! the memory that changed its place comes back first. A smaller pool is kept unless the program loses by it, a larger one only
 //! if the program gains by it, and the next step follows at once. After a trial in vain the other direction is next, after a
-//! rest; each rest is twice as long as the one before. A program that does as well as ever is left alone, and one that loses
-//! half of its time with a smaller pool gets all for the pool again.
+//! rest; each rest is twice as long as the one before. A program that does as well as ever is left alone, and one that has
+//! less than half of its time with a smaller pool, for as long as a trial, gets all for the pool again.
 
 use crate::limits::{
     MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
@@ -86,6 +86,8 @@ pub struct PoolSize {
     from: Size,
     /// The best rate since the last trial in vain: what a smaller pool must not lose.
     best: u64,
+    /// Looks in a row with less than half of it.
+    low: u32,
     /// The last look's rate, and what the pool owned.
     last: u64,
     owned: u32,
@@ -125,7 +127,8 @@ impl PoolSize {
 
     fn rest(&mut self, seen: Signals, rate: u64) {
         self.looks += 1;
-        if self.size != Size::All && rate < self.best / 2 {
+        self.low = if self.size != Size::All && rate < self.best / 2 { self.low + 1 } else { 0 };
+        if self.low >= POOL_TRIAL_LOOKS {
             // The working set may fit as long as nothing goes wrong, and something did.
             self.size = Size::All;
             self.give_up();
@@ -177,7 +180,7 @@ impl PoolSize {
     fn give_up(&mut self) {
         self.up = !self.up && self.size != Size::All;
         self.rest = (self.rest * 2).clamp(POOL_REST_LOOKS, POOL_REST_LOOKS_MAX);
-        (self.phase, self.looks) = (Phase::Rest, 0);
+        (self.phase, self.looks, self.low) = (Phase::Rest, 0, 0);
     }
 }
 

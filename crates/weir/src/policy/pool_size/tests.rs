@@ -173,11 +173,17 @@ fn a_program_that_does_as_well_as_ever_with_a_smaller_pool_is_left_alone() {
 
 #[test]
 fn a_program_that_loses_half_of_its_time_gets_all_for_the_pool_again() {
-    let resting = PoolSize { phase: Phase::Rest, ..trial(0, 1000 * K, false) };
-    for (rate, size) in [(500 * K, Size::Windows(40)), (500 * K - 2, Size::All)] {
+    let resting = PoolSize { phase: Phase::Rest, rest: 24, ..trial(0, 1000 * K, false) };
+    let after = |rate, looks| {
         let mut control = PoolSize { last: rate, ..resting };
-        assert_eq!(control.next(look(rate, 40)), size);
-    }
+        (0..looks).for_each(|_| {
+            control.next(look(rate, 40));
+        });
+        control.size
+    };
+    let settled = Size::Windows(40);
+    assert_eq!([after(500 * K, 20), after(500 * K - 2, POOL_TRIAL_LOOKS - 1)], [settled; 2]);
+    assert_eq!(after(500 * K - 2, POOL_TRIAL_LOOKS), Size::All, "for as long as a trial");
 }
 
 #[test]
