@@ -1,12 +1,10 @@
 //! What faults ask for, and who takes them: it decides whether room is wanted as frames that move
 //! or as new ones, and who makes it.
 
+use crate::limits::EPOCH_FAULTS;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use weir_os::shards::Line;
-
-/// Faults after which the count of faulting threads begins anew.
-const EPOCH_FAULTS: u64 = 256;
 
 /// A count of what all threads count in parts of their own, told in steps: one write in so many goes to a line that all share.
 #[derive(Debug, Default)]

@@ -299,6 +299,53 @@ const _: () = assert!(
     WARM_PART >= WARM_PART_IF_LEAVING && WARM_PART_IF_LEAVING >= OFTEN_PART && ADMIT_SITES == 1 << u8::BITS
 );
 
+// How mechanism carries out what was decided: shares and marks.
+
+/// Frames left uncreated for single faults while these are what the program takes. Not tried (decision 12).
+pub const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
+/// With fewer frames than these outside the pool nobody waits for whole blocks. Not tried (decision 28).
+pub const CRUMBS_LEAST: u32 = 32 * BLOCK_PAGES;
+/// Shorter runs are not worth a MOVE while faults take single pages. Not tried (decision 12).
+pub const RUN_MIN: u32 = 8;
+/// Blocks of the pool that come by one MOVE. Not tried (decision 34).
+pub const POOLED_BLOCKS: u32 = 2;
+/// Faults after which the count of faulting threads begins anew. Not tried.
+pub const EPOCH_FAULTS: u64 = 256;
+/// A batch for the swap file holds at most one part in this of the frames, which it keeps until it is written. Not tried.
+pub const BATCH_STAGED_SHARE: u32 = 32;
+/// But so many in any case. Not tried.
+pub const BATCH_STAGED_MIN: u32 = 16;
+/// The pool is relieved when less than one part in this of its share is vacant. Not tried.
+pub const POOL_VACANT_PART: u64 = 16;
+/// Unchanged pages of the swap file go to the pool while more than one part in this of it is free. Tried: never, and a sixth
+/// (decision 18).
+pub const POOL_SPARE_PART: u64 = 6;
+/// Places in the pool given up, where that costs nothing, for a page that finds none. Not tried.
+pub const POOL_PLACES: u32 = 8;
+/// One record in this is given up when the pool is tight. Not tried.
+pub const EVICT_PART: u32 = 16;
+/// A cluster of the swap file is tidied up when at most one part in this of it is live. Not tried.
+pub const CLUSTER_SPARSE_PART: u64 = 4;
+/// Pages tried in vain before the rest of a window is given back untried. Not tried.
+pub const STUCK_SAMPLE: u32 = 8;
+/// Bound: victims looked at per batch, blocks whose pages cannot leave, before giving up.
+pub const VICTIMS_TRIED: u32 = 16;
+/// Bound: blocks looked at for one batch of pooled pages.
+pub const COLD_BLOCKS: u32 = 256;
+/// Bound: blocks looked at for places in the pool that cost nothing.
+pub const WRITTEN_BLOCKS: u32 = 32;
+/// Bound: batches of pooled pages written for one fault that nothing else can serve.
+pub const POOL_BATCHES: u32 = 32;
+/// Bound: slots looked at when the file has no room, in sixteenths.
+pub const SLOTS_SWEPT: u32 = 4096;
+/// Bound: slots given up then.
+pub const SLOTS_GIVEN_UP: u32 = 512;
+/// Bound: spans swept per call, and so the time that a fault which reclaims by itself can spend.
+pub const SPANS_SWEPT: u32 = 8;
+const _: () = assert!(RUN_MIN <= BLOCK_PAGES && POOLED_BLOCKS <= LIFT_BLOCKS && STUCK_SAMPLE <= BLOCK_PAGES);
+const _: () =
+    assert!(SLOTS_GIVEN_UP <= SLOTS_SWEPT && BATCH_STAGED_MIN <= BLOCK_PAGES && CREDIT_KEPT < CRUMBS_LEAST);
+
 // The pool's size ([`crate::policy::pool_size`]).
 
 /// Shortest time between two looks at the program's own time, ns. Tried: 0.1 s (decision 32) and 0.5 s (decision 42).

@@ -2,7 +2,7 @@
 
 use super::fresh;
 use crate::door::{Done, Pager, with_frame};
-use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
+use crate::limits::{CREDIT_KEPT, CRUMBS_LEAST, FREE_RESERVE, KEPT_FOR_POOL, RUN_MIN};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word};
@@ -27,15 +27,6 @@ pub struct Got {
     /// Of those installed, the ones that never had contents.
     pub fresh: u64,
 }
-
-/// Frames left uncreated for single faults while these are what the program takes.
-const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
-
-/// With fewer frames than these outside the pool nobody waits for whole blocks.
-const CRUMBS_LEAST: u32 = 32 * BLOCK_PAGES;
-
-/// Shorter runs are not worth a MOVE while faults take single pages.
-const RUN_MIN: u32 = 8;
 
 /// Creates fresh frames when few are free and the budget allows; what single faults need is left.
 pub fn ensure_frames<P: Pager>(core: &Core<P>) {

@@ -100,26 +100,26 @@ pub fn resolve_load<P: Pager>(
                 stats::add(&core.stats.faults_foreign, 1);
                 return Outcome::Foreign;
             }
-            // Another fault brought it, or the program dropped it behind our back.
+            // 3. There already? Another fault brought it, or the program dropped it behind our back.
             Source::There => return settle_resident(core, row, page),
-            // 3. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
+            // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
             _ => decide(core, row, page, state, request),
         };
-        // 4. Fetch and install. 5. Count, look ahead.
+        // 5. Fetch and install. 6. Count, look ahead.
         let fault = Fault { core, strides, page, tid };
         match source {
             Source::Swap => {
                 // What is in the pool comes by faults of its own.
                 let plan = plan.of(install::swapped_of(core, page.block(), plan.mask));
                 drop(guard);
-                match fault.from_swap(&plan, load, seen) {
+                match fault.bring_from_swap(&plan, load, seen) {
                     Some(outcome) => return outcome,
                     None => continue, // it is not in the swap file any more, or somebody else is at it
                 }
             }
             _ => match load.and_then(|(load, want)| Some((load, want, load::from_ram(core, page, load)?))) {
                 Some((load, want, value)) => return fault.loaded(&plan, (load, want), value),
-                None => return fault.from_ram(row, &plan, request, guard),
+                None => return fault.bring_from_ram(row, &plan, request, guard),
             },
         }
     }
@@ -165,7 +165,7 @@ struct Fault<'a, P: Pager> {
 impl<P: Pager> Fault<'_, P> {
     /// Brings in a page that is in RAM, or that is zeros, and what is planned with it; the page's run first. Ends the hold of
     /// the block's lock.
-    fn from_ram(
+    fn bring_from_ram(
         &self,
         row: BlockRow<'_>,
         plan: &Plan,
@@ -197,7 +197,7 @@ impl<P: Pager> Fault<'_, P> {
 
     /// Brings in a page that is in the swap file and what is planned with it, or reads what a load wants of it. Under no lock.
     /// `None`: to be looked up again; reads that had not completed at `seen` may be waited for.
-    fn from_swap(&self, plan: &Plan, load: Option<(Load, Want)>, seen: u32) -> Option<Outcome> {
+    fn bring_from_swap(&self, plan: &Plan, load: Option<(Load, Want)>, seen: u32) -> Option<Outcome> {
         let (core, block, index) = (self.core, self.page.block(), self.page.index());
         let got = match load {
             Some((load, _)) => swapin::load(core, self.page, load),

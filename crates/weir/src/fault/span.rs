@@ -9,7 +9,7 @@ use super::fresh;
 use super::install::{Got, arrived, fetch_and_fill, finish};
 use super::readahead::{self, Plan, Whose};
 use crate::door::Pager;
-use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS};
+use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS, POOLED_BLOCKS};
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
 use crate::page::resident::Arrival;
@@ -18,9 +18,6 @@ use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 use crate::sync::LockGuard;
-
-/// Blocks of the pool that come by one MOVE.
-pub const POOLED_BLOCKS: u32 = 2;
 
 /// Which blocks may be in a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

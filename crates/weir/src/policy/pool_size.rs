@@ -4,9 +4,12 @@
 //! (`docs/decisions/0030`). So another size is tried now and then, and kept if the program's threads have more time between
 //! their faults ([`crate::meter`]): that is what memory is for.
 //!
-//! A trial is two looks long. In the first the pool comes to its new size, in the second its result is seen. A smaller pool is
-//! kept unless the program loses by it, a larger one only if the program gains by it, and the next step follows at once.
-//! After a trial in vain the other direction is next, after a rest; each rest is twice as long as the one before.
+//! The program is looked at twice a second, and two looks together are compared with two before. A trial is
+//! [`POOL_TRIAL_LOOKS`] looks long; a gain ends it early, and while the program's time still grows it goes on: what is wanted of
+//! the memory that changed its place comes back first. A smaller pool is kept unless the program loses by it, a larger one only
+//! if the program gains by it, and the next step follows at once. After a trial in vain the other direction is next, after a
+//! rest; each rest is twice as long as the one before. A program that does as well as ever is left alone, and one that has
+//! less than half of its time with a smaller pool, for as long as a trial, gets all for the pool again.
 
 use crate::limits::{
     MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
@@ -83,6 +86,8 @@ pub struct PoolSize {
     from: Size,
     /// The best rate since the last trial in vain: what a smaller pool must not lose.
     best: u64,
+    /// Looks in a row with less than half of it.
+    low: u32,
     /// The last look's rate, and what the pool owned.
     last: u64,
     owned: u32,
@@ -106,9 +111,10 @@ impl PoolSize {
         let shrinks = seen.owned > seen.limit && seen.owned < self.owned;
         (self.last, self.owned) = (seen.rate(), seen.owned);
         match self.phase {
+            Phase::Rest if !seen.usable && self.size == Size::All => self.looks = 0,
             _ if !seen.usable => {
-                *self =
-                    PoolSize { rest: self.rest, begun: self.begun, kept: self.kept, ..PoolSize::default() };
+                self.size = Size::All;
+                self.give_up();
             }
             Phase::Rest if seen.is_faulting() => self.rest(seen, rate),
             Phase::Rest => {}
@@ -121,7 +127,8 @@ impl PoolSize {
 
     fn rest(&mut self, seen: Signals, rate: u64) {
         self.looks += 1;
-        if self.size != Size::All && rate < self.best / 2 {
+        self.low = if self.size != Size::All && rate < self.best / 2 { self.low + 1 } else { 0 };
+        if self.low >= POOL_TRIAL_LOOKS {
             // The working set may fit as long as nothing goes wrong, and something did.
             self.size = Size::All;
             self.give_up();
@@ -154,11 +161,15 @@ impl PoolSize {
         let gains = rate * PERCENT >= self.best * (PERCENT + noise);
         let even = !self.up && rate * PERCENT >= self.best * (PERCENT - noise);
         let over = self.looks >= POOL_TRIAL_LOOKS && !grows;
-        // Without faults there is nothing left to gain.
+        // Without faults there is nothing left to gain, by undoing it or by going on.
         if gains && self.looks >= 2 || over && (even || !seen.is_faulting()) {
             self.kept += 1;
             (self.best, self.rest) = (self.best.max(rate), 0);
-            self.step(seen);
+            if seen.is_faulting() {
+                self.step(seen);
+            } else {
+                (self.phase, self.looks) = (Phase::Rest, 0);
+            }
         } else if over {
             self.size = self.from;
             self.give_up();
@@ -169,7 +180,7 @@ impl PoolSize {
     fn give_up(&mut self) {
         self.up = !self.up && self.size != Size::All;
         self.rest = (self.rest * 2).clamp(POOL_REST_LOOKS, POOL_REST_LOOKS_MAX);
-        (self.phase, self.looks) = (Phase::Rest, 0);
+        (self.phase, self.looks, self.low) = (Phase::Rest, 0, 0);
     }
 }
 

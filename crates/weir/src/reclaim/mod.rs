@@ -18,6 +18,7 @@ pub mod unmap;
 pub mod writeback;
 
 use crate::door::Pager;
+use crate::limits::VICTIMS_TRIED;
 use crate::page::BlockId;
 use crate::shared::Core;
 use compress::Bench;
@@ -35,9 +36,6 @@ pub struct Batch {
     /// There was nothing left to look at.
     pub idle: bool,
 }
-
-/// Victims looked at per batch before giving up: blocks whose pages cannot leave.
-pub const TRIES: u32 = 16;
 
 /// Who asks for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +66,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
         Effort::Own | Effort::Direct => Out::for_fault(core, effort == Effort::Direct),
     };
     out.relieve_pool(core);
-    for _ in 0..TRIES {
+    for _ in 0..VICTIMS_TRIED {
         // A batch for the swap file that has begun is filled up.
         if batch.freed + out.freed + out.promised() >= want && !out.is_partial() {
             break;
@@ -107,7 +105,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
 
 /// Unmaps the next victim that has pages to give.
 fn next_unmapped<P: Pager>(core: &Core<P>) -> Option<BlockId> {
-    for _ in 0..TRIES {
+    for _ in 0..VICTIMS_TRIED {
         tally::queues(core, 1);
         let block = core.resident.next_victim(&core.table)?;
         match unmap(core, block) {

@@ -2,6 +2,7 @@
 //! windows return to the frames.
 
 use crate::door::Pager;
+use crate::limits::SPANS_SWEPT;
 use crate::page::state::State;
 use crate::page::{Handle, PageId};
 use crate::shared::Core;
@@ -13,14 +14,12 @@ use crate::tier::pool::{Located, SpanId, spans_of};
 pub(super) const NOWHERE: Located = Located { handle: Handle(0), page: PageId(0) };
 /// Records looked at under one hold of the pool's lock.
 const CHUNK: usize = 64;
-/// Spans swept per call: bounds the time that a fault which reclaims by itself can spend here.
-const SPANS: u32 = 8;
 
 /// Frees some room. True if anything was freed, so that asking again makes sense.
 pub fn make_room<P: Pager>(core: &Core<P>) -> bool {
     let mut freed = 0;
     if core.kept() > 0 {
-        for _ in 0..SPANS * 4 {
+        for _ in 0..SPANS_SWEPT * 4 {
             let Some(span) = core.pool.next_span() else { break };
             freed += sweep(core, span, drop_kept);
             if freed >= CHUNK as u32 {
@@ -34,7 +33,7 @@ pub fn make_room<P: Pager>(core: &Core<P>) -> bool {
 /// Empties some sparse spans. Returns how many records moved.
 pub fn compact<P: Pager>(core: &Core<P>) -> u32 {
     let mut moved = 0;
-    for _ in 0..SPANS {
+    for _ in 0..SPANS_SWEPT {
         let Some(span) = core.pool.begin_evacuation() else { break };
         moved += sweep(core, span, move_record);
         core.pool.evacuated(span);

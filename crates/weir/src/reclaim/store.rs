@@ -9,7 +9,7 @@ use super::tally;
 use super::through::evict_written;
 use super::writeback::{Out, Pushed};
 use crate::door::{Pager, with_frame};
-use crate::limits::STUCK_PROBE;
+use crate::limits::{POOL_PLACES, POOL_SPARE_PART, STUCK_PROBE, STUCK_SAMPLE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
@@ -32,14 +32,6 @@ pub struct Stored {
     /// Pages mapped again because they could not be stored.
     pub given_back: u32,
 }
-
-/// Pages tried in vain before the rest of a window is given back untried.
-const STUCK_SAMPLE: u32 = 8;
-
-/// Unchanged pages of the swap file go to the pool while more than one part in this of it is free.
-const SPARE: u64 = 6;
-/// Places in the pool given up, where that costs nothing, for a page that finds none.
-const PLACES: u32 = 8;
 
 /// Fate of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +196,7 @@ fn store_page<P: Pager>(
     let found = core.table.word(page).load();
     let kept = kept_of(core, page, found, slot);
     // What was read from the file comes to the pool again while a part of it is free.
-    let spare = || core.pool.has_spare(SPARE);
+    let spare = || core.pool.has_spare(POOL_SPARE_PART);
     match placement::unchanged(kept, found.stuck(), spare, || is_probe(core)) {
         Some(Placement::Pool) => return store_warm(core, bench, held.buffer(), page, found, slot),
         Some(_) => return store_unchanged(core, page, found),
@@ -311,7 +303,7 @@ fn store_warm<P: Pager>(
 /// Stores a record, in a place that costs nothing to give up if no other is free.
 fn pool_record<P: Pager>(core: &Core<P>, page: PageId, codec: Codec, bytes: &[u8]) -> Result<Handle, NoRoom> {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
-    store().or_else(|e| if evict_written(core, PLACES) > 0 { store() } else { Err(e) })
+    store().or_else(|e| if evict_written(core, POOL_PLACES) > 0 { store() } else { Err(e) })
 }
 
 /// Counts a record that went to the pool.
@@ -331,7 +323,7 @@ pub fn store_elsewhere<P: Pager>(
     why: NoRoom,
 ) -> Fate {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
-    let mut result = if evict_written(core, PLACES) > 0 { store() } else { Err(why) };
+    let mut result = if evict_written(core, POOL_PLACES) > 0 { store() } else { Err(why) };
     // With a swap file compaction is the background thread's alone.
     if let Err(NoRoom::Share | NoRoom::Frames) = result
         && (!out.usable() || core.kept() > 0)

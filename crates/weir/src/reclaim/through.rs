@@ -9,6 +9,7 @@
 use super::writeback::{Kind, Out};
 use crate::config::Policy;
 use crate::door::Pager;
+use crate::limits::{EVICT_PART, WRITTEN_BLOCKS};
 use crate::page::BlockId;
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
@@ -20,11 +21,6 @@ use crate::stats;
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
 use weir_os::mem::PAGE_BYTES;
-
-/// Blocks looked at for places that cost nothing.
-const BLOCKS: u32 = 32;
-/// One record in this is given up when the pool is tight.
-const SHARE: u32 = 16;
 
 /// What the adaptive policy does from now on, if it is time for a look. By the background thread.
 pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
@@ -70,7 +66,7 @@ fn is_due<P: Pager>(core: &Core<P>, batch: u32) -> bool {
 /// Gives up what makes some room in a tight pool: about one record in sixteen. Whether there was so much to give up.
 pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
     let records = core.stats.pool_logical_bytes().get() / PAGE_BYTES as u64;
-    let want = (records / u64::from(SHARE)).clamp(1, u64::from(BATCH_PAGES)) as u32;
+    let want = (records / u64::from(EVICT_PART)).clamp(1, u64::from(BATCH_PAGES)) as u32;
     evict_written(core, want) == want
 }
 
@@ -80,7 +76,7 @@ pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
 pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
     let Some(s) = &core.swapping else { return 0 };
     let mut given = 0;
-    for _ in 0..BLOCKS {
+    for _ in 0..WRITTEN_BLOCKS {
         if given >= want {
             break;
         }

@@ -11,6 +11,10 @@ use super::store::{end_window, staged_from};
 use super::tally;
 use super::through::evict_some;
 use crate::door::Pager;
+use crate::limits::{
+    BATCH_STAGED_MIN, BATCH_STAGED_SHARE, CLUSTER_SPARSE_PART, COLD_BLOCKS, POOL_BATCHES, POOL_VACANT_PART,
+    SLOTS_GIVEN_UP, SLOTS_SWEPT,
+};
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::{State, Word};
@@ -25,20 +29,6 @@ use weir_os::thread;
 
 /// Most pages of a batch.
 const PAGES: usize = BATCH_PAGES as usize;
-/// Blocks looked at for one batch of pooled pages.
-const BLOCKS: u32 = 256;
-/// A batch holds at most one part in this of the frames, which it keeps until it is written; but a few in any case.
-const STAGED_SHARE: u32 = 32;
-const STAGED_MIN: u32 = 16;
-/// The pool is relieved when less than one part in this of its share is vacant.
-const VACANT: u64 = 16;
-/// Batches of pooled pages written at most for one fault that nothing else can serve.
-const POOL_BATCHES: u32 = 32;
-/// Slots looked at, and at most given up, when the file has no room.
-const SWEEP: u32 = 4096;
-const GIVEN_UP: u32 = 512;
-/// Clusters tidied up at once; and how sparse one must be: one part in this is live.
-const SPARSE: u64 = 4;
 
 /// Whether a page was taken into the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +86,7 @@ impl<'a, P: Pager> Out<'a, P> {
             kind: Kind::Back,
             pages: 0,
             staged: 0,
-            staged_most: (core.frames.limit() / STAGED_SHARE).clamp(STAGED_MIN, BATCH_PAGES),
+            staged_most: (core.frames.limit() / BATCH_STAGED_SHARE).clamp(BATCH_STAGED_MIN, BATCH_PAGES),
             pushed: 0,
             current: None,
             no_room: false,
@@ -266,7 +256,7 @@ impl<'a, P: Pager> Out<'a, P> {
 
     /// Whether the pool needs room, and this batch is to make it.
     fn is_tight(&self, core: &Core<P>) -> bool {
-        core.pool.is_tight(VACANT) && !self.is_spared(core)
+        core.pool.is_tight(POOL_VACANT_PART) && !self.is_spared(core)
     }
 
     /// No fault that waits for its own frame pays for a share that fell; one that makes room ahead of need does.
@@ -277,7 +267,7 @@ impl<'a, P: Pager> Out<'a, P> {
     /// Fills the batch with the coldest pages of the pool that are not in the file.
     pub fn fill_from_pool(&mut self, core: &Core<P>) {
         let Some(s) = self.swapping else { return };
-        for _ in 0..BLOCKS {
+        for _ in 0..COLD_BLOCKS {
             if self.is_full(s.batch) {
                 return;
             }
@@ -470,7 +460,7 @@ pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     if s.kept() + s.doubled() == 0 {
         return 0;
     }
-    for _ in 0..slots.min(SWEEP * 16) {
+    for _ in 0..slots.min(SLOTS_SWEPT * 16) {
         let slot = SlotId(s.hand.fetch_add(1, Ordering::Relaxed) % slots);
         let Some(page) = s.tier.page_of(slot).filter(|page| page.0 < core.table.pages()) else { continue };
         let Some(_guard) = core.table.block(page.block()).try_lock() else { continue };
@@ -478,7 +468,7 @@ pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         if core.table.slot_of(page, found) == Some(slot) && core.give_up_slot(page, found) {
             given += 1;
         }
-        if given >= GIVEN_UP {
+        if given >= SLOTS_GIVEN_UP {
             break;
         }
     }
@@ -489,7 +479,7 @@ pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
 /// Moves the live records of a cluster that is mostly dead elsewhere. How many. Under no lock.
 pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     let Some(mut mover) = s.mover() else { return 0 };
-    let Some(cluster) = s.tier.sparse_cluster(SPARSE) else { return 0 };
+    let Some(cluster) = s.tier.sparse_cluster(CLUSTER_SPARSE_PART) else { return 0 };
     let (press, scratch) = &mut *mover;
     let mut moved = 0;
     let read = s.tier.each_in_cluster(cluster, scratch, |page, seen, record| {

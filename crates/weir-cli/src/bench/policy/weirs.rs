@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, anyhow};
 use weir::admission::{Admission, Pressure, Verdict, Want};
+use weir::limits::VICTIMS_TRIED;
 use weir::limits::{FREE_HIGH_FACTOR, FREE_LOW_SHARE, LIFT_BLOCKS, STAGED_SHARE};
 use weir::page::id::BLOCK_PAGES;
 use weir::page::resident::{Arrival, ResidentSet};
 use weir::page::state::State;
 use weir::page::table::PageTable;
 use weir::page::{BlockId, PageId};
-use weir::reclaim::TRIES;
 use weir::reclaim::lift::blocks_at_once;
 
 use super::known::Policy;
@@ -97,7 +97,7 @@ impl Weirs {
     /// Frees frames as one batch of reclaim does: the second chance is filled to its mark, then its oldest block leaves.
     fn reclaim(&mut self) {
         let mut tries = 0;
-        while (self.staged_pages < (self.frames / STAGED_SHARE).max(1) && tries < TRIES)
+        while (self.staged_pages < (self.frames / STAGED_SHARE).max(1) && tries < VICTIMS_TRIED)
             || self.staged.is_empty()
         {
             let Some(victim) = self.resident.next_victim(&self.table) else { break };

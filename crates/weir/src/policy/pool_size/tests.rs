@@ -173,11 +173,17 @@ fn a_program_that_does_as_well_as_ever_with_a_smaller_pool_is_left_alone() {
 
 #[test]
 fn a_program_that_loses_half_of_its_time_gets_all_for_the_pool_again() {
-    let resting = PoolSize { phase: Phase::Rest, ..trial(0, 1000 * K, false) };
-    for (rate, size) in [(500 * K, Size::Windows(40)), (500 * K - 2, Size::All)] {
+    let resting = PoolSize { phase: Phase::Rest, rest: 24, ..trial(0, 1000 * K, false) };
+    let after = |rate, looks| {
         let mut control = PoolSize { last: rate, ..resting };
-        assert_eq!(control.next(look(rate, 40)), size);
-    }
+        (0..looks).for_each(|_| {
+            control.next(look(rate, 40));
+        });
+        control.size
+    };
+    let settled = Size::Windows(40);
+    assert_eq!([after(500 * K, 20), after(500 * K - 2, POOL_TRIAL_LOOKS - 1)], [settled; 2]);
+    assert_eq!(after(500 * K - 2, POOL_TRIAL_LOOKS), Size::All, "for as long as a trial");
 }
 
 #[test]
@@ -201,7 +207,7 @@ fn steps_are_halves_but_no_more_than_an_eighth_of_the_ram_and_none_that_the_pool
 fn without_faults_after_a_trial_there_is_nothing_left_to_gain() {
     let mut control = PoolSize { last: 0, ..trial(POOL_TRIAL_LOOKS - 1, 1000 * K, false) };
     control.next(Signals { faults: 10, own_ns: 0, ..look(0, 40) });
-    assert_eq!((control.kept, control.from), (1, Size::Windows(40)));
+    assert_eq!((control.kept, control.size, control.phase), (1, Size::Windows(40), Phase::Rest));
 }
 
 #[test]
@@ -213,5 +219,5 @@ fn where_the_file_takes_nothing_the_pool_has_all_and_a_forked_child_begins_with_
     for _ in 0..3 {
         assert_eq!(control.next(Signals { usable: false, ..look(500 * K, 40) }), Size::All);
     }
-    assert_eq!((control.phase, control.rest, control.looks), (Phase::Rest, 24, 0));
+    assert_eq!((control.phase, control.rest, control.looks), (Phase::Rest, 48, 0), "doubled once");
 }
