@@ -105,8 +105,8 @@ impl FileIo {
         &self.file
     }
 
-    /// In a forked child, before anything else here: rings of its own instead of its parent's, whose memory it does not
-    /// have. Where that fails, or a thread of the parent was using one, the child goes without.
+    /// In a forked child, before anything else here: rings of its own instead of its parent's, whose memory
+    /// it does not have. Where that fails, or a thread of the parent was using one, the child goes without.
     pub fn renew_in_child(&self) {
         for shelf in self.reads.iter().chain(&self.writes) {
             if shelf.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -198,7 +198,8 @@ impl FileIo {
     }
 }
 
-/// Repeats `call(at)` from byte `done` until `len` bytes are through. Direct I/O goes on at aligned bytes only.
+/// Repeats `call(at)` from byte `done` until `len` bytes are through. Direct I/O goes on at aligned bytes
+/// only.
 fn transfer(
     align: usize,
     done: usize,

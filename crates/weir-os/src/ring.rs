@@ -187,8 +187,8 @@ impl Ring {
         core::mem::forget(self);
     }
 
-    /// Makes all of `ops` (at most [`ENTRIES`]) and waits for all: `results` gets the bytes done or a negative
-    /// errno. -ECANCELED: the kernel did not even take it.
+    /// Makes all of `ops` (at most [`ENTRIES`]) and waits for all: `results` gets the bytes done or a
+    /// negative errno. -ECANCELED: the kernel did not even take it.
     ///
     /// # Safety
     /// - every buffer is live and for its op alone until this returns.

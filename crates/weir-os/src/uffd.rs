@@ -303,7 +303,8 @@ impl Uffd {
         fds::close(self.fd.swap(fd, Ordering::Relaxed));
     }
 
-    /// Whether the descriptor still names this userfaultfd: once the program has closed it past Weir, nobody watches its memory.
+    /// Whether the descriptor still names this userfaultfd: once the program has closed it past Weir, nobody
+    /// watches its memory.
     pub fn is_intact(&self) -> bool {
         fds::is_intact(self.fd())
     }
@@ -364,11 +365,12 @@ impl Uffd {
     /// Both ranges must lie in one writable private anonymous VMA each, with the same protection,
     /// and the destination must be registered here and empty.
     ///
-    /// Linux 6.18, which moves several pages under one hold of the page tables' locks, forgets to clear the error of a try that it
-    /// repeats (EAGAIN: an entry changed while it waited for the page's lock, as when something else looks for idle pages). The
-    /// next try moves pages, counts for nothing, and is made again: EEXIST, from pages that lie at the destination by then.
-    /// Believing it loses them. So whenever the call stops short, the pages behind the stop are looked at: what is gone
-    /// from the source and lies at the destination, which was empty, has been moved.
+    /// Linux 6.18, which moves several pages under one hold of the page tables' locks, forgets to clear the
+    /// error of a try that it repeats (EAGAIN: an entry changed while it waited for the page's lock, as when
+    /// something else looks for idle pages). The next try moves pages, counts for nothing, and is made again:
+    /// EEXIST, from pages that lie at the destination by then. Believing it loses them. So whenever the call
+    /// stops short, the pages behind the stop are looked at: what is gone from the source and lies at the
+    /// destination, which was empty, has been moved.
     ///
     /// # Safety
     /// - whoever owned the source pages gives them up; the destination gains their bytes.
@@ -410,8 +412,8 @@ impl Uffd {
         Progress { done, stop: (done < len).then_some(Errno::EAGAIN) }
     }
 
-    /// Whether a page that `mincore` sees at neither end is at the destination: the kernel swapped it out itself. MOVE looks
-    /// there first. It moves the page now if it was still at the source.
+    /// Whether a page that `mincore` sees at neither end is at the destination: the kernel swapped it out
+    /// itself. MOVE looks there first. It moves the page now if it was still at the source.
     fn moved_unseen(&self, dst: usize, src: usize) -> bool {
         let (mut there, mut left) = ([0u8], [0u8]);
         let seen = mem::mincore(dst, PAGE_BYTES, &mut there).and(mem::mincore(src, PAGE_BYTES, &mut left));

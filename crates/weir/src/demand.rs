@@ -8,7 +8,8 @@ use weir_os::shards::Line;
 /// Faults after which the count of faulting threads begins anew.
 const EPOCH_FAULTS: u64 = 256;
 
-/// A count of what all threads count in parts of their own, told in steps: one write in so many goes to a line that all share.
+/// A count of what all threads count in parts of their own, told in steps: one write in so many goes to a
+/// line that all share.
 #[derive(Debug, Default)]
 pub struct Tally(AtomicU64);
 
@@ -22,8 +23,8 @@ impl Tally {
         ends.then(|| self.0.fetch_add(Self::STEP, Ordering::Relaxed) + Self::STEP)
     }
 
-    /// How many there are, for a thread whose own part is `own`: exact while it is the only one, else less by what the others have not
-    /// told yet.
+    /// How many there are, for a thread whose own part is `own`: exact while it is the only one, else less by
+    /// what the others have not told yet.
     #[inline]
     pub fn now(&self, own: u64) -> u64 {
         self.0.load(Ordering::Relaxed) + own % Self::STEP

@@ -161,8 +161,8 @@ pub fn is_memory_call(nr: usize) -> bool {
     find(nr).is_some_and(|row| mask(row, |kind| matches!(kind, Kind::Range | Kind::Ranges(_))) != 0)
 }
 
-/// Whether the kernel may use the buffers that call `nr` names after it has returned: requests that
-/// complete later, buffers registered for them. MOVE refuses such pages while they are in use. (The filter refuses to
+/// Whether the kernel may use the buffers that call `nr` names after it has returned: requests that complete
+/// later, buffers registered for them. MOVE refuses such pages while they are in use. (The filter refuses to
 /// set a ring up; one can still come from elsewhere.)
 pub fn outlives_its_return(nr: usize) -> bool {
     [libc::SYS_io_submit, libc::SYS_io_uring_enter, libc::SYS_io_uring_register]

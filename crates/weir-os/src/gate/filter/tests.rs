@@ -189,7 +189,8 @@ fn jumps_stay_inside_and_every_path_returns() {
     }
 }
 
-/// Calls that need no memory load nothing but the number and the architecture: the kernel can tell beforehand.
+/// Calls that need no memory load nothing but the number and the architecture: the kernel can tell
+/// beforehand.
 #[test]
 fn calls_without_pointers_are_allowed_by_their_number_alone() {
     let filter = filter();

@@ -150,7 +150,8 @@ fn a_closed_pool_is_emptied_into_the_file_and_pages_go_past_it_until_it_is_neede
     shrink(core);
     let census = core.validate(PAGES).unwrap();
     assert_eq!((core.pool.owned(), census.pooled, core.pool.is_tight(16)), (0, 0, false), "{census:?}");
-    // What has been read and is unchanged stays where it is, and what was changed is written: neither makes a record in the pool.
+    // What has been read and is unchanged stays where it is, and what was changed is written: neither makes a
+    // record in the pool.
     let written = || get(&swapping(core).tier.counters().pages_out);
     let before = written();
     assert!(before >= 600, "{before}");

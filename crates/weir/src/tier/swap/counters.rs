@@ -36,8 +36,8 @@ counters! {
     writes "weir_swap_writes",
     /// Slots asked for.
     slots_wanted "weir_swap_slots_wanted",
-    /// Times that a cache went to the shared slot bitmap, to fill or to empty itself: the accesses that processors and
-    /// processes contend for.
+    /// Times that a cache went to the shared slot bitmap, to fill or to empty itself: the accesses that
+    /// processors and processes contend for.
     slot_trips "weir_swap_slot_trips",
     /// Clusters taken.
     clusters_taken "weir_swap_clusters_taken",
