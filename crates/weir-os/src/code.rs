@@ -9,7 +9,7 @@ use crate::gate;
 use crate::mem::PAGE_BYTES;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-/// Longest instruction.
+/// The longest instruction, in bytes.
 const INSTRUCTION_BYTES: usize = 15;
 const SEEN: usize = 64;
 /// Pages that were found readable, plus one.

@@ -49,7 +49,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// All-zero scratch.
+    /// A scratch of zeros.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
         Scratch { lz4: [0; LZ4_STATE_BYTES / 8], shuffled: [0; PAGE_BYTES] }

@@ -25,7 +25,7 @@ const TRIES: u32 = 1000;
 pub struct Read<'a> {
     /// Byte offset in the file.
     pub offset: u64,
-    /// Where to.
+    /// Where the bytes go.
     pub bytes: &'a mut [u8],
     /// How it ended. ENODATA: the file ends before.
     pub outcome: Result<(), Errno>,
@@ -36,7 +36,7 @@ pub struct Read<'a> {
 pub struct Write<'a> {
     /// Byte offset in the file.
     pub offset: u64,
-    /// What.
+    /// What is written.
     pub bytes: &'a [u8],
     /// How it ended.
     pub outcome: Result<(), Errno>,
@@ -45,7 +45,7 @@ pub struct Write<'a> {
 /// How several requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring.
+    /// By an io_uring.
     Uring,
     /// `pread` and `pwrite` by the calling thread.
     Plain,
@@ -100,7 +100,7 @@ impl FileIo {
         self.backend
     }
 
-    /// The file.
+    /// The swap file itself.
     pub fn file(&self) -> &SwapFile {
         &self.file
     }

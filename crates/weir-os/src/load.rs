@@ -11,9 +11,9 @@
 /// r8 ... r15), and the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// General.
+    /// The general registers.
     pub general: [u64; 16],
-    /// `rflags`.
+    /// The flags, `rflags`.
     pub flags: u64,
 }
 

@@ -66,7 +66,7 @@ impl Mapping {
         Mapping { base, len }
     }
 
-    /// First address.
+    /// Its first address.
     pub fn base(&self) -> usize {
         self.base
     }

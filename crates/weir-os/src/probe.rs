@@ -46,9 +46,9 @@ pub const UFFD_FEATURE_NAMES: [(&str, u64); 17] = [
 /// Version of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelVersion {
-    /// First number.
+    /// The first number.
     pub major: u32,
-    /// Second number.
+    /// The second number.
     pub minor: u32,
     /// The whole release text, as `uname -r` prints it.
     pub release: String,
@@ -106,11 +106,11 @@ impl Userfaultfd {
 /// When the kernel uses transparent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThpMode {
-    /// For everything.
+    /// For all memory.
     Always,
     /// Where a program asks.
     Madvise,
-    /// Nowhere.
+    /// For no memory.
     Never,
     /// The kernel has none, or its setting cannot be read.
     Unknown,
@@ -166,7 +166,7 @@ pub struct Probe {
     pub rlimit_memlock_bytes: Option<u64>,
     /// `vm.overcommit_memory`: 0 heuristic, 1 always, 2 never.
     pub overcommit_memory: Option<u64>,
-    /// `vm.max_map_count`.
+    /// Most mappings of a process: `vm.max_map_count`.
     pub max_map_count: Option<u64>,
     /// Swap devices and files in use by the kernel.
     pub swap_devices: Vec<PathBuf>,

@@ -39,7 +39,7 @@ impl<T> Shards<T> {
         &self.0[shard_of(thread::id())]
     }
 
-    /// All copies.
+    /// The copies of all threads.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|line| &line.0)
     }

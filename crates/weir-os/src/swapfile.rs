@@ -147,7 +147,7 @@ impl SwapFile {
         }
     }
 
-    /// The descriptor.
+    /// The file's descriptor.
     pub fn fd(&self) -> i32 {
         self.fd
     }
@@ -225,7 +225,7 @@ impl Drop for SwapFile {
 pub struct Space {
     /// Free for this user.
     pub free: u64,
-    /// In all.
+    /// Bytes in all.
     pub total: u64,
 }
 

@@ -51,11 +51,11 @@ features! {
     WP_HUGETLBFS_SHMEM = 12,
     /// Unpopulated anonymous pages can be write-protected.
     WP_UNPOPULATED = 13,
-    /// `UFFDIO_POISON` exists.
+    /// The call `UFFDIO_POISON` exists.
     POISON = 14,
     /// Write-protect faults resolve by themselves.
     WP_ASYNC = 15,
-    /// `UFFDIO_MOVE` exists.
+    /// The call `UFFDIO_MOVE` exists.
     MOVE = 16,
 }
 
@@ -213,7 +213,7 @@ pub struct FaultMessage {
 /// Whether to wake the threads that wait for the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Wake them.
+    /// Wake waiting threads.
     Yes,
     /// Leave them asleep; a later wake follows.
     No,

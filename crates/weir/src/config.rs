@@ -38,58 +38,58 @@ pub const DEFAULT_POOL_MAX_PERCENT: u8 = 90;
 /// Which option an [`OptionSpec`] describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionId {
-    /// `memory`
+    /// The option `memory`.
     Memory,
-    /// `swap`
+    /// The option `swap`.
     Swap,
-    /// `swap-dir`
+    /// The option `swap-dir`.
     SwapDir,
-    /// `swap-encryption`
+    /// The option `swap-encryption`.
     SwapEncryption,
-    /// `swap-io`
+    /// The option `swap-io`.
     SwapIo,
-    /// `swap-batch`
+    /// The option `swap-batch`.
     SwapBatch,
-    /// `pool-max`
+    /// The option `pool-max`.
     PoolMax,
-    /// `policy`
+    /// The option `policy`.
     Policy,
-    /// `codec`
+    /// The option `codec`.
     Codec,
-    /// `faults`
+    /// The option `faults`.
     Faults,
-    /// `fork`
+    /// The option `fork`.
     Fork,
-    /// `mlock`
+    /// The option `mlock`.
     Mlock,
-    /// `stats`
+    /// The option `stats`.
     Stats,
-    /// `quiet`
+    /// The option `quiet`.
     Quiet,
-    /// `pager`
+    /// The option `pager`.
     Pager,
-    /// `unmap-batch`
+    /// The option `unmap-batch`.
     UnmapBatch,
-    /// `store-batch`
+    /// The option `store-batch`.
     StoreBatch,
-    /// `frame-order`
+    /// The option `frame-order`.
     FrameOrder,
-    /// `loads`
+    /// The option `loads`.
     Loads,
-    /// `cold`
+    /// The option `cold`.
     Cold,
-    /// `place`
+    /// The option `place`.
     Place,
 }
 
 /// Everything there is to know about one option.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// Which option.
+    /// Which option it is.
     pub id: OptionId,
     /// Long flag without the dashes, and key in `config.toml`.
     pub name: &'static str,
-    /// Environment variable.
+    /// The environment variable.
     pub env: &'static str,
     /// Placeholder of the value in help texts; empty for a switch, which is given without a value.
     pub value: &'static str,
@@ -308,7 +308,7 @@ pub const OPTIONS: [OptionSpec; 21] = [
 pub struct SwapSetting {
     /// Bytes of the swap file; `None`: what fits safely on the disk.
     pub bytes: Option<u64>,
-    /// Its folder.
+    /// The folder it lies in.
     pub dir: PathBuf,
     /// Whether its records are encrypted; otherwise they have a checksum.
     pub encryption: bool,
@@ -324,7 +324,7 @@ pub struct SwapSetting {
 pub enum SwapIo {
     /// io_uring where the kernel allows it.
     Auto,
-    /// io_uring.
+    /// By an io_uring.
     Uring,
     /// `pread` and `pwrite` by the thread concerned.
     Threads,
@@ -359,7 +359,7 @@ pub enum Codec {
 pub enum Cold {
     /// They are compressed again with zstd, while a processor idles.
     Recompress,
-    /// Nothing.
+    /// Nothing happens to them.
     Keep,
     /// Also pages that were wanted, at once and in any budget (tests).
     Eager,

@@ -55,7 +55,7 @@ pub enum GateError {
     /// SIGBUS and SIGSYS.
     #[error("SIGBUS and SIGSYS cannot be taken over")]
     Signals,
-    /// The filter.
+    /// The filter was refused.
     #[error("the seccomp filter of the system-call gate cannot be installed: {0}")]
     Filter(Errno),
 }

@@ -20,7 +20,7 @@ pub struct Area {
     /// While a handler of the program runs for a signal that is Weir's: the stack pointer at its
     /// start, and the signals that the handler has blocked.
     pub handler_stack: AtomicU64,
-    /// See `handler_stack`.
+    /// The mask that belongs to `handler_stack`.
     pub handler_blocked: AtomicU64,
     /// Memory that an exec call of this thread reads: address and bytes.
     pub copies: [AtomicU64; 2],

@@ -32,7 +32,7 @@ enum Kind {
     Text,
     /// An array of `struct iovec`, its count in argument `k`.
     Iov(u8),
-    /// `struct msghdr`.
+    /// A `struct msghdr`, with what it names.
     Msg,
     /// An array of `struct mmsghdr`, its count (32 bits) in argument `k`.
     Mmsg(u8),
@@ -50,7 +50,7 @@ enum Kind {
     SelfSized(u8),
     /// A System V message: a word, then the bytes in argument `k`.
     MsgBuf(u8),
-    /// `struct file_handle`.
+    /// A `struct file_handle`, as long as it says.
     Handle,
     /// A pointer and length of a signal set: the last argument of `pselect6`.
     SigArg,

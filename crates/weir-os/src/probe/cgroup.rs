@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// Generation of the control group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// `memory.limit_in_bytes`
+    /// Version 1, with its `memory.limit_in_bytes`.
     V1,
-    /// `memory.max`
+    /// Version 2, with its `memory.max`.
     V2,
 }
 

@@ -54,7 +54,7 @@ pub enum InlineObstacle {
     NoPager,
     /// No place for the gate.
     Gate(Errno),
-    /// No filter.
+    /// No seccomp filter can be installed.
     Filter(Errno),
 }
 

@@ -62,7 +62,7 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// None yet.
+    /// No range is pinned.
     pub fn new() -> Result<Pins, Errno> {
         Ok(Pins {
             lock: Lock::default(),

@@ -8,7 +8,7 @@ const ALLOWED: (u64, u64) = (0x7f12_3456_7000, 0x7f12_3456_7040);
 const ELSEWHERE: u64 = 0x5555_5555_1234;
 const MANAGED: u64 = 0x2000_0000_0000;
 
-/// `struct seccomp_data`.
+/// The kernel's `struct seccomp_data`.
 #[derive(Clone, Copy)]
 struct Data {
     nr: u32,

@@ -15,7 +15,7 @@ const FIDEDUPERANGE: u32 = 0xc018_9436;
 
 /// What is reported for a structure of unknown size.
 const UNKNOWN: usize = 256;
-/// `struct sock_filter`.
+/// Bytes of a `struct sock_filter`.
 const INSTRUCTION: usize = 8;
 
 type Done = Result<(), Errno>;
