@@ -57,7 +57,7 @@ struct Shelf {
     ring: UnsafeCell<Option<Ring>>,
 }
 
-// SAFETY: the ring is touched only by whoever has set `taken` from 0 to 1.
+// SAFETY: the ring is touched only by the thread that has set `taken` from 0 to 1.
 unsafe impl Sync for Shelf {}
 
 impl Shelf {

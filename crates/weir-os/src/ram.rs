@@ -25,8 +25,8 @@ impl Statm {
         Ok(())
     }
 
-    /// Bytes of anonymous memory in RAM (`RssAnon`): pages that the kernel cannot drop, whoever has mapped
-    /// them; those shared with relatives since a fork count. `None` where it cannot be read.
+    /// Bytes of anonymous memory in RAM (`RssAnon`): pages that the kernel cannot drop, of all mappings.
+    /// Those shared with relatives since a fork count. `None` where it cannot be read.
     ///
     /// The kernel sums its counters exactly from Linux 6.16 on. Before, each processor (before 6.2, each
     /// thread) may be ahead of the sum by 64 pages or so.

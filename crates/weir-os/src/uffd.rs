@@ -373,7 +373,7 @@ impl Uffd {
     /// destination, which was empty, has been moved.
     ///
     /// # Safety
-    /// - whoever owned the source pages gives them up; the destination gains their bytes.
+    /// - the owner of the source pages gives them up; the destination gains their bytes.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool, wake: Wake) -> Progress {
         let mode = if holes { MOVE_MODE_ALLOW_SRC_HOLES } else { 0 } | dontwake(wake);
         let told = self.ask_to_move(dst, src, len, mode);

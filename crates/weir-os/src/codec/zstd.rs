@@ -2,7 +2,7 @@
 //! used.
 //!
 //! A context is some 100 KiB, too much for every thread that may fault. There are a few for the process, and
-//! whoever finds them all in use waits for one, for microseconds.
+//! a thread that finds them all in use waits for one, for microseconds.
 
 use super::PageBytes;
 use crate::mem::PAGE_BYTES;

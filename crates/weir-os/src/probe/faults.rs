@@ -158,8 +158,8 @@ fn gate() -> Tried {
     Err(Errno(libc::ENOSYS))
 }
 
-/// Asks for a filter without giving one: a kernel that would take it fails with EFAULT, whoever refuses says
-/// so first.
+/// Asks for a filter without giving one: a kernel that would take it fails with EFAULT, a kernel
+/// that refuses says so first.
 fn filter() -> Tried {
     let nothing = std::ptr::null::<libc::sock_fprog>();
     // SAFETY: the kernel reads the program, finds none and attaches nothing.
