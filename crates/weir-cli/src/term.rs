@@ -24,9 +24,9 @@ pub fn progress(text: &str) {
 pub enum Colour {
     /// All is well.
     Green,
-    /// Worth knowing.
+    /// For what is worth knowing.
     Yellow,
-    /// Broken.
+    /// For what is broken.
     Red,
 }
 

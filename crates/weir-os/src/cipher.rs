@@ -65,8 +65,8 @@ impl Cipher {
         unsafe { &*(self.page.base() as *const LessSafeKey) }
     }
 
-    /// Encrypts `text` in place and returns the tag over it and `ad`. A `nonce` must never come twice under one
-    /// key.
+    /// Encrypts `text` in place and returns the tag over it and `ad`. A `nonce` must never come twice under
+    /// one key.
     pub fn seal(&self, nonce: u64, ad: &[u8], text: &mut [u8]) -> Tag {
         let sealed = self.key().seal_in_place_separate_tag(nonce_of(nonce), Aad::from(ad), text);
         let mut tag = [0; TAG_BYTES];

@@ -1,14 +1,15 @@
 //! Whether the bytes of code may be read as data, as a handler that decodes an instruction does.
 //!
-//! What can be run can be read, but for one case: processors with protection keys let the kernel map code that can only be run (`PROT_EXEC` alone,
-//! pkeys(7)). There a page of code is asked about before it is read for the first time, by a system call that reads eight bytes of it and does
-//! nothing ([`gate::can_be_read`]).
+//! What can be run can be read, but for one case: processors with protection keys let the kernel map code
+//! that can only be run (`PROT_EXEC` alone, pkeys(7)). There a page of code is asked about before it is read
+//! for the first time, by a system call that reads eight bytes of it and does nothing
+//! ([`gate::can_be_read`]).
 
 use crate::gate;
 use crate::mem::PAGE_BYTES;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-/// Longest instruction.
+/// The longest instruction, in bytes.
 const INSTRUCTION_BYTES: usize = 15;
 const SEEN: usize = 64;
 /// Pages that were found readable, plus one.

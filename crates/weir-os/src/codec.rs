@@ -49,7 +49,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// All-zero scratch.
+    /// A scratch of zeros.
     #[allow(clippy::new_without_default)]
     pub const fn new() -> Self {
         Scratch { lz4: [0; LZ4_STATE_BYTES / 8], shuffled: [0; PAGE_BYTES] }
@@ -97,8 +97,9 @@ pub fn shuffle_lz4_compress(scratch: &mut Scratch, src: &PageBytes, dst: &mut [u
     lz4_raw(&mut scratch.lz4, &scratch.shuffled, dst)
 }
 
-/// Room behind a page into which LZ4 may write. Near the end of its room it copies a match in steps of eight bytes, each of which
-/// waits for the one before where the match repeats a few bytes: a page that ends in a long run takes seven times as long then.
+/// Room behind a page into which LZ4 may write. Near the end of its room it copies a match in steps of eight
+/// bytes, each of which waits for the one before where the match repeats a few bytes: a page that ends in a
+/// long run takes seven times as long then.
 const SLACK_BYTES: usize = 128;
 
 /// A page with that room.
@@ -119,14 +120,15 @@ pub fn lz4_lend<R>(src: &[u8], f: impl FnOnce(&PageBytes) -> R) -> Option<R> {
     (n == PAGE_BYTES as c_int).then(|| f(unsafe { &*roomy.as_ptr().cast::<PageBytes>() }))
 }
 
-/// Expands the beginning of an LZ4 block of a page, `len` bytes or more, and lends it. `None` when it is damaged, as far as it was
-/// read, or shorter.
+/// Expands the beginning of an LZ4 block of a page, `len` bytes or more, and lends it. `None` when it is
+/// damaged, as far as it was read, or shorter.
 pub fn lz4_lend_start<R>(src: &[u8], len: usize, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     let mut roomy = Roomy::uninit();
     let len = len.min(PAGE_BYTES);
     // Towards the end of what is wanted LZ4 copies byte by byte.
     let wanted = (len + SLACK_BYTES).min(PAGE_BYTES);
-    // SAFETY: a live slice with its length, and room as long as is said, which is more than is wanted. As the safe variant.
+    // SAFETY: a live slice with its length, and room as long as is said, which is more than is wanted. As the
+    // safe variant.
     let n = unsafe {
         LZ4_decompress_safe_partial(
             src.as_ptr().cast(),
@@ -140,7 +142,8 @@ pub fn lz4_lend_start<R>(src: &[u8], len: usize, f: impl FnOnce(&[u8]) -> R) -> 
     (n >= len as c_int).then(|| f(unsafe { core::slice::from_raw_parts(roomy.as_ptr().cast(), len) }))
 }
 
-/// Expands an LZ4 block into exactly as many bytes as there is room for. `false` when it is damaged, or not so long.
+/// Expands an LZ4 block into exactly as many bytes as there is room for. `false` when it is damaged, or not
+/// so long.
 #[must_use]
 pub fn lz4_expand_run(src: &[u8], dst: &mut [u8]) -> bool {
     // SAFETY: a live slice with its length.
@@ -153,8 +156,8 @@ pub fn lz4_expand_run(src: &[u8], dst: &mut [u8]) -> bool {
 /// # Safety
 /// - `room` bytes from `dst` on can be written, at most [`RUN_BYTES_MAX`].
 unsafe fn lz4_expand_into(src: &[u8], dst: *mut c_char, room: usize) -> c_int {
-    // SAFETY: a live slice, and the caller's room, with their lengths. The safe variant never reads what it has not written, and
-    // neither reads nor writes outside.
+    // SAFETY: a live slice, and the caller's room, with their lengths. The safe variant never reads what it
+    // has not written, and neither reads nor writes outside.
     unsafe { LZ4_decompress_safe(src.as_ptr().cast(), dst, src.len() as c_int, room as c_int) }
 }
 

@@ -1,5 +1,5 @@
-//! What an ELF file says about itself in the names of its sections, by raw system calls and without memory of its own: for the
-//! constructor of the shim, and for the command.
+//! What an ELF file says about itself in the names of its sections, by raw system calls and without memory of
+//! its own: for the constructor of the shim, and for the command.
 
 use crate::sys::{self, Errno, syscall};
 
@@ -49,7 +49,8 @@ pub fn each_section(fd: i32, mut f: impl FnMut(&[u8], u64, u64) -> bool) {
     }
 }
 
-/// Whether a program was built by Go's tools: they leave a description of what went into it, which stripping keeps.
+/// Whether a program was built by Go's tools: they leave a description of what went into it, which stripping
+/// keeps.
 pub fn is_go(fd: i32) -> bool {
     let mut found = false;
     each_section(fd, |name, _, _| {

@@ -1,14 +1,15 @@
-//! The engine's own descriptors: out of the program's way, known by number, and known again by what they name.
+//! The engine's own descriptors: out of the program's way, known by number, and known again by what they
+//! name.
 //!
-//! The program shares the table of descriptors. Its calls through libc can be kept away from these numbers ([`contains`]); a system call
-//! of its own cannot, and then the number may name a file of the program's: nothing is written to a descriptor, and none is closed,
-//! that is not [`is_intact`].
+//! The program shares the table of descriptors. Its calls through libc can be kept away from these numbers
+//! ([`contains`]); a system call of its own cannot, and then the number may name a file of the program's:
+//! nothing is written to a descriptor, and none is closed, that is not [`is_intact`].
 
 use crate::sys::{self, Errno, syscall};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Most descriptors at once: userfaultfd, swap file, its three rings, stderr and the meter of RAM, with as many again while a
-/// child makes its own.
+/// Most descriptors at once: userfaultfd, swap file, its three rings, stderr and the meter of RAM, with as
+/// many again while a child makes its own.
 pub const MOST: usize = 14;
 
 /// One of them: what the number named when it was taken. `NONE`: a free row.
@@ -25,8 +26,9 @@ const TAKEN: i32 = -2;
 static ROWS: [Row; MOST] =
     [const { Row { fd: AtomicI32::new(NONE), device: AtomicU64::new(0), inode: AtomicU64::new(0) } }; MOST];
 
-/// Programs count on low numbers (shells, "the next open returns 3"), and some have tables up to their limit: the last ones below it,
-/// but below 1024 in any case, since the kernel's table, which a fork copies, is as long as the highest number.
+/// Programs count on low numbers (shells, "the next open returns 3"), and some have tables up to their limit:
+/// the last ones below it, but below 1024 in any case, since the kernel's table, which a fork copies, is as
+/// long as the highest number.
 const BELOW: u64 = 1024;
 /// Room for all of them and for what the program has there.
 const LAST: u64 = 32;

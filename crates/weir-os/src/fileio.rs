@@ -25,7 +25,7 @@ const TRIES: u32 = 1000;
 pub struct Read<'a> {
     /// Byte offset in the file.
     pub offset: u64,
-    /// Where to.
+    /// Where the bytes go.
     pub bytes: &'a mut [u8],
     /// How it ended. ENODATA: the file ends before.
     pub outcome: Result<(), Errno>,
@@ -36,7 +36,7 @@ pub struct Read<'a> {
 pub struct Write<'a> {
     /// Byte offset in the file.
     pub offset: u64,
-    /// What.
+    /// What is written.
     pub bytes: &'a [u8],
     /// How it ended.
     pub outcome: Result<(), Errno>,
@@ -45,7 +45,7 @@ pub struct Write<'a> {
 /// How several requests are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring.
+    /// By an io_uring.
     Uring,
     /// `pread` and `pwrite` by the calling thread.
     Plain,
@@ -57,7 +57,7 @@ struct Shelf {
     ring: UnsafeCell<Option<Ring>>,
 }
 
-// SAFETY: the ring is touched only by whoever has set `taken` from 0 to 1.
+// SAFETY: the ring is touched only by the thread that has set `taken` from 0 to 1.
 unsafe impl Sync for Shelf {}
 
 impl Shelf {
@@ -100,13 +100,13 @@ impl FileIo {
         self.backend
     }
 
-    /// The file.
+    /// The swap file itself.
     pub fn file(&self) -> &SwapFile {
         &self.file
     }
 
-    /// In a forked child, before anything else here: rings of its own instead of its parent's, whose memory it does not
-    /// have. Where that fails, or a thread of the parent was using one, the child goes without.
+    /// In a forked child, before anything else here: rings of its own instead of its parent's, whose memory
+    /// it does not have. Where that fails, or a thread of the parent was using one, the child goes without.
     pub fn renew_in_child(&self) {
         for shelf in self.reads.iter().chain(&self.writes) {
             if shelf.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -198,7 +198,8 @@ impl FileIo {
     }
 }
 
-/// Repeats `call(at)` from byte `done` until `len` bytes are through. Direct I/O goes on at aligned bytes only.
+/// Repeats `call(at)` from byte `done` until `len` bytes are through. Direct I/O goes on at aligned bytes
+/// only.
 fn transfer(
     align: usize,
     done: usize,

@@ -1,5 +1,5 @@
-//! The few kernel calls that the `weir` command needs beyond the standard library: swap areas, access checks, and plain
-//! anonymous memory for its workloads.
+//! The few kernel calls that the `weir` command needs beyond the standard library: swap areas, access checks,
+//! and plain anonymous memory for its workloads.
 
 use std::ffi::CString;
 use std::io;
@@ -16,7 +16,8 @@ fn check(returned: libc::c_int) -> io::Result<()> {
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Starts swapping on a prepared device or file, with a priority (0 to 32767) above everything of lower number.
+/// Starts swapping on a prepared device or file, with a priority (0 to 32767) above everything of lower
+/// number.
 pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
     const SWAP_FLAG_PREFER: i32 = 0x8000;
     let path = path_text(path)?;
@@ -52,7 +53,8 @@ pub fn has_file_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// Private anonymous memory, taken with the C library's `mmap` so that a preloaded Weir sees it as any program's.
+/// Private anonymous memory, taken with the C library's `mmap` so that a preloaded Weir sees it as any
+/// program's.
 #[derive(Debug)]
 pub struct AnonymousWords {
     start: NonNull<u64>,
@@ -89,7 +91,8 @@ impl AnonymousWords {
 
     /// The memory, for the one who fills it.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: the mapping is ours, zero-initialised, aligned to a page, and `&mut self` makes the access exclusive.
+        // SAFETY: the mapping is ours, zero-initialised, aligned to a page, and `&mut self` makes the access
+        // exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_words) }
     }
 

@@ -1,16 +1,19 @@
-//! Loads, decoded: which bytes an instruction reads and what it does with them, so that it can be done without the page being
-//! mapped.
+//! Loads, decoded: which bytes an instruction reads and what it does with them, so that it can be done
+//! without the page being mapped.
 //!
-//! Known are instructions that read one operand from memory, write general registers and flags at most, and are what compilers make of array accesses: `mov`,
-//! `movzx`, `movsx` and `movsxd`; `add`, `or`, `and`, `sub` and `xor` of memory to a register; `cmp` and `test` (Intel SDM, volume 2), with REX
-//! and operand-size prefix, in all addressing modes of 64-bit code but those with a segment register. Any other is no load here, and its page comes in.
+//! Known are instructions that read one operand from memory, write general registers and flags at most, and
+//! are what compilers make of array accesses: `mov`, `movzx`, `movsx` and `movsxd`; `add`, `or`, `and`, `sub`
+//! and `xor` of memory to a register; `cmp` and `test` (Intel SDM, volume 2), with REX and operand-size
+//! prefix, in all addressing modes of 64-bit code but those with a segment register. Any other is no load
+//! here, and its page comes in.
 
-/// General registers in the order of their numbers in instructions (rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 ... r15), and the flags.
+/// General registers in the order of their numbers in instructions (rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi,
+/// r8 ... r15), and the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// General.
+    /// The general registers.
     pub general: [u64; 16],
-    /// `rflags`.
+    /// The flags, `rflags`.
     pub flags: u64,
 }
 
@@ -161,7 +164,8 @@ impl Place {
 }
 
 impl Load {
-    /// The instruction at `ip`, whose bytes `code` gives one by one from 0 on; asked for no more than the instruction has.
+    /// The instruction at `ip`, whose bytes `code` gives one by one from 0 on; asked for no more than the
+    /// instruction has.
     pub fn decode(code: impl Fn(usize) -> u8, ip: usize, registers: &Registers) -> Option<Load> {
         let mut r = Reader { code, at: 0, short: false, rex: 0 };
         let mut opcode = r.next();
@@ -208,7 +212,8 @@ impl Load {
         Some(Load { address, bytes, length: r.at as u8, action, operand })
     }
 
-    /// Does it: `value` has the bytes read as its lowest, zeros above. The instruction pointer is the caller's.
+    /// Does it: `value` has the bytes read as its lowest, zeros above. The instruction pointer is the
+    /// caller's.
     pub fn finish(&self, value: u64, registers: &mut Registers) {
         let (own, bytes) = (self.operand.value(&registers.general), self.bytes);
         let (operation, first, last) = match self.action {

@@ -13,8 +13,8 @@ pub type Prot = i32;
 /// Read and write.
 pub const PROT_RW: Prot = libc::PROT_READ | libc::PROT_WRITE;
 
-/// An anonymous private mapping owned by this value and unmapped when it drops; left out of core files: it holds, or
-/// may hold, bytes of the program that the program has excluded.
+/// An anonymous private mapping owned by this value and unmapped when it drops; left out of core files: it
+/// holds, or may hold, bytes of the program that the program has excluded.
 #[derive(Debug)]
 pub struct Mapping {
     base: usize,
@@ -66,7 +66,7 @@ impl Mapping {
         Mapping { base, len }
     }
 
-    /// First address.
+    /// Its first address.
     pub fn base(&self) -> usize {
         self.base
     }
@@ -122,8 +122,8 @@ pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> 
     unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(|_| ()) }
 }
 
-/// A word that the kernel wipes in children with a copy of the memory: tells such a child from the process that it is a copy of,
-/// without a system call.
+/// A word that the kernel wipes in children with a copy of the memory: tells such a child from the process
+/// that it is a copy of, without a system call.
 #[derive(Debug)]
 pub struct OwnMark(Option<Mapping>);
 
@@ -223,8 +223,9 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Ends `mlockall(MCL_FUTURE)`, if it is in force: mappings from here on are not locked, those that are stay so (where the limit of locked
-/// memory forbids even that, none is). Whole tables and reservations would be given RAM otherwise.
+/// Ends `mlockall(MCL_FUTURE)`, if it is in force: mappings from here on are not locked, those that are stay
+/// so (where the limit of locked memory forbids even that, none is). Whole tables and reservations would be
+/// given RAM otherwise.
 ///
 /// True if it was in force.
 pub fn leave_future_unlocked() -> bool {

@@ -1,8 +1,8 @@
 //! What this kernel and these permissions allow, decided once.
 //!
-//! Every question is asked by trying the thing itself (opening a userfaultfd, setting up a ring) rather than by reading
-//! version numbers: distributions backport features and containers take them away. Whatever is refused keeps its
-//! [`Errno`], so that a message can name it.
+//! Every question is asked by trying the thing itself (opening a userfaultfd, setting up a ring) rather than
+//! by reading version numbers: distributions backport features and containers take them away. Whatever is
+//! refused keeps its [`Errno`], so that a message can name it.
 
 pub mod calls;
 mod cgroup;
@@ -46,9 +46,9 @@ pub const UFFD_FEATURE_NAMES: [(&str, u64); 17] = [
 /// Version of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelVersion {
-    /// First number.
+    /// The first number.
     pub major: u32,
-    /// Second number.
+    /// The second number.
     pub minor: u32,
     /// The whole release text, as `uname -r` prints it.
     pub release: String,
@@ -84,7 +84,8 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// Whether a userfaultfd that sees kernel-mode faults too can be opened: what a thread that serves faults needs.
+    /// Whether a userfaultfd that sees kernel-mode faults too can be opened: what a thread that serves faults
+    /// needs.
     pub fn full(&self) -> bool {
         self.syscall.is_ok() || self.device.is_ok()
     }
@@ -105,11 +106,11 @@ impl Userfaultfd {
 /// When the kernel uses transparent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThpMode {
-    /// For everything.
+    /// For all memory.
     Always,
     /// Where a program asks.
     Madvise,
-    /// Nowhere.
+    /// For no memory.
     Never,
     /// The kernel has none, or its setting cannot be read.
     Unknown,
@@ -165,7 +166,7 @@ pub struct Probe {
     pub rlimit_memlock_bytes: Option<u64>,
     /// `vm.overcommit_memory`: 0 heuristic, 1 always, 2 never.
     pub overcommit_memory: Option<u64>,
-    /// `vm.max_map_count`.
+    /// Most mappings of a process: `vm.max_map_count`.
     pub max_map_count: Option<u64>,
     /// Swap devices and files in use by the kernel.
     pub swap_devices: Vec<PathBuf>,
@@ -198,15 +199,15 @@ pub fn probe_now() -> Probe {
     }
 }
 
-/// RAM that this process may use, in bytes: the machine's, or its control group's limit if that is less. Zero if
-/// `/proc` cannot be read.
+/// RAM that this process may use, in bytes: the machine's, or its control group's limit if that is less. Zero
+/// if `/proc` cannot be read.
 pub fn ram_limit_bytes() -> u64 {
     let ram = ram_bytes();
     cgroup::limit_of_self(ram).map_or(ram, |limit| limit.bytes.min(ram))
 }
 
-/// Whether a userfaultfd that sees kernel-mode faults can be opened. Cheaper than [`probe`]: one or two system calls.
-/// The error is that of `/dev/userfaultfd` and of the system call, in this order.
+/// Whether a userfaultfd that sees kernel-mode faults can be opened. Cheaper than [`probe`]: one or two
+/// system calls. The error is that of `/dev/userfaultfd` and of the system call, in this order.
 pub fn can_open_userfaultfd() -> Result<(), (Errno, Errno)> {
     let syscall = match open_syscall(0) {
         Ok(_) => return Ok(()),
@@ -316,8 +317,8 @@ fn process_madvise_self() -> Tried {
     let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::syscall(libc::SYS_getpid), 0) };
     let pidfd = Fd(result_of(opened)?);
     let len = 4096;
-    // SAFETY: a fresh private mapping of one page, at an address of the kernel's choice. Raw, so that a preloaded
-    // mmap never sees it.
+    // SAFETY: a fresh private mapping of one page, at an address of the kernel's choice. Raw, so that a
+    // preloaded mmap never sees it.
     let page = result_of(unsafe {
         libc::syscall(
             libc::SYS_mmap,
@@ -394,7 +395,8 @@ mod tests {
 
     #[test]
     fn swap_paths_are_listed_with_their_blanks() {
-        let text = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0  partition 1 0 5\n/var/my\\040swap file 2 0 -2\n";
+        let text = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0  partition 1 0 5\n/var/my\\040swap \
+            file 2 0 -2\n";
         assert_eq!(swap_devices(text), [PathBuf::from("/dev/zram0"), PathBuf::from("/var/my swap")]);
         assert!(swap_devices("Filename Type Size Used Priority\n").is_empty());
     }
@@ -433,8 +435,8 @@ mod tests {
         for _ in 0..8 {
             probe_now();
         }
-        // Other tests of this process may hold a file or two at either moment; eight leaking rounds would show as
-        // dozens.
+        // Other tests of this process may hold a file or two at either moment; eight leaking rounds would
+        // show as dozens.
         assert!(count() < before + 8, "{before} -> {}", count());
     }
 }

@@ -1,7 +1,7 @@
 //! What the kernel counts as this process's RAM.
 //!
-//! A descriptor of `/proc/self/statm` is kept open: a file opened now and then would take, for a moment, the lowest number, which the
-//! program may expect for a file of its own.
+//! A descriptor of `/proc/self/statm` is kept open: a file opened now and then would take, for a moment, the
+//! lowest number, which the program may expect for a file of its own.
 
 use crate::fds;
 use crate::mem::PAGE_BYTES;
@@ -25,11 +25,11 @@ impl Statm {
         Ok(())
     }
 
-    /// Bytes of anonymous memory in RAM (`RssAnon`): pages that the kernel cannot drop, whoever has mapped them; those shared with
-    /// relatives since a fork count. `None` where it cannot be read.
+    /// Bytes of anonymous memory in RAM (`RssAnon`): pages that the kernel cannot drop, of all mappings.
+    /// Those shared with relatives since a fork count. `None` where it cannot be read.
     ///
-    /// The kernel sums its counters exactly from Linux 6.16 on. Before, each processor (before 6.2, each thread) may be ahead of the sum by
-    /// 64 pages or so.
+    /// The kernel sums its counters exactly from Linux 6.16 on. Before, each processor (before 6.2, each
+    /// thread) may be ahead of the sum by 64 pages or so.
     pub fn anon_bytes(&self) -> Option<u64> {
         read_anon(self.0.load(Ordering::Relaxed))
     }

@@ -1,6 +1,6 @@
 //! Numbers by chance, the same ones in every run (tests).
 
-/// Marsaglia's xorshift.
+/// Marsaglia's xorshift, from a seed.
 pub struct Random(pub u64);
 
 impl Random {

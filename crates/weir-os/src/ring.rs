@@ -26,7 +26,7 @@ const OFF_SQES: usize = 0x1000_0000;
 const REGISTER_FILES: usize = 2;
 const UNREGISTER_FILES: usize = 3;
 
-/// `struct io_uring_params`.
+/// The kernel's `struct io_uring_params`.
 #[repr(C)]
 #[derive(Default)]
 struct Params {
@@ -87,7 +87,7 @@ struct Sqe {
 }
 const _: () = assert!(size_of::<Sqe>() == 64);
 
-/// `struct io_uring_cqe`.
+/// The kernel's `struct io_uring_cqe`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Cqe {
@@ -105,7 +105,7 @@ pub struct Op {
     pub offset: u64,
     /// Address of the buffer.
     pub addr: usize,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: usize,
 }
 
@@ -187,8 +187,8 @@ impl Ring {
         core::mem::forget(self);
     }
 
-    /// Makes all of `ops` (at most [`ENTRIES`]) and waits for all: `results` gets the bytes done or a negative
-    /// errno. -ECANCELED: the kernel did not even take it.
+    /// Makes all of `ops` (at most [`ENTRIES`]) and waits for all: `results` gets the bytes done or a
+    /// negative errno. -ECANCELED: the kernel did not even take it.
     ///
     /// # Safety
     /// - every buffer is live and for its op alone until this returns.

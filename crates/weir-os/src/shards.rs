@@ -1,5 +1,5 @@
-//! Words that threads write at the same time without taking each other's cache lines: one line each, or several copies of which
-//! every thread has its own.
+//! Words that threads write at the same time without taking each other's cache lines: one line each, or
+//! several copies of which every thread has its own.
 
 use crate::thread;
 use core::ops::Deref;
@@ -21,8 +21,8 @@ impl<T> Deref for Line<T> {
 /// Copies of a value: as many threads as this write without disturbing each other.
 pub const SHARDS: usize = 16;
 
-/// A value in [`SHARDS`] copies. Threads share one only when there are more than that many, or where their control blocks lie
-/// at odd distances. Allocated once, when it is made.
+/// A value in [`SHARDS`] copies. Threads share one only when there are more than that many, or where their
+/// control blocks lie at odd distances. Allocated once, when it is made.
 #[derive(Debug)]
 pub struct Shards<T>(Box<[Line<T>]>);
 
@@ -39,7 +39,7 @@ impl<T> Shards<T> {
         &self.0[shard_of(thread::id())]
     }
 
-    /// All copies.
+    /// The copies of all threads.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|line| &line.0)
     }

@@ -20,7 +20,7 @@ pub const fn bit(signal: i32) -> Mask {
 pub struct Action {
     /// Handler address, or 0 (default) or 1 (ignored).
     pub handler: usize,
-    /// `SA_*` bits.
+    /// Bits named `SA_*`.
     pub flags: u64,
     /// Address of the code that returns from the signal.
     pub restorer: usize,

@@ -1,5 +1,5 @@
-//! The swap file: unnamed, readable by nobody else, with its blocks allocated when it is made or before the first write,
-//! and read and written past the page cache where the file system allows that.
+//! The swap file: unnamed, readable by nobody else, with its blocks allocated when it is made or before the
+//! first write, and read and written past the page cache where the file system allows that.
 
 use crate::fds;
 use crate::sys::{self, Errno, syscall};
@@ -65,7 +65,8 @@ pub struct Granted {
     /// Past the page cache (`O_DIRECT`). Otherwise swapped pages lie in the page cache as well, for a
     /// time and outside the budget.
     pub direct: bool,
-    /// All its blocks were allocated when it was made (`fallocate`). Otherwise the disk may turn out full later.
+    /// All its blocks were allocated when it was made (`fallocate`). Otherwise the disk may turn out full
+    /// later.
     pub preallocated: bool,
     /// Offsets, lengths and addresses of I/O are multiples of this, in bytes; a power of two.
     pub align: usize,
@@ -89,8 +90,8 @@ impl SwapFile {
         Ok(file)
     }
 
-    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for it before it is written, as
-    /// long as `leaves` bytes stay free on the disk.
+    /// Makes a file of `bytes` that is one hole: [`SwapFile::allocate`] takes space for it before it is
+    /// written, as long as `leaves` bytes stay free on the disk.
     pub fn open_empty(dir: &CStr, bytes: u64, leaves: u64) -> Result<SwapFile, OpenError> {
         let mut file = SwapFile::create(dir, bytes)?;
         file.leaves = leaves;
@@ -146,13 +147,13 @@ impl SwapFile {
         }
     }
 
-    /// The descriptor.
+    /// The file's descriptor.
     pub fn fd(&self) -> i32 {
         self.fd
     }
 
-    /// EBADF: the program has closed the descriptor past Weir, and it may name a file of its own. To be asked before anything is
-    /// written.
+    /// EBADF: the program has closed the descriptor past Weir, and it may name a file of its own. To be asked
+    /// before anything is written.
     pub fn is_ours(&self) -> Result<(), Errno> {
         if fds::is_intact(self.fd) { Ok(()) } else { Err(Errno::EBADF) }
     }
@@ -167,9 +168,9 @@ impl SwapFile {
         self.granted
     }
 
-    /// Claims a number for this process, as long as it lives, does not `exec` and has the file open; `false`: another
-    /// process has it. Claims of this process's own threads do not exclude each other. It is a record lock
-    /// far behind the end of the file: known to the kernel, whatever namespaces the processes are in.
+    /// Claims a number for this process, as long as it lives, does not `exec` and has the file open; `false`:
+    /// another process has it. Claims of this process's own threads do not exclude each other. It is a record
+    /// lock far behind the end of the file: known to the kernel, whatever namespaces the processes are in.
     pub fn claim(&self, number: u32) -> bool {
         self.lock(libc::F_WRLCK, number).is_ok()
     }
@@ -200,7 +201,8 @@ impl SwapFile {
         fallocate(self.fd, PUNCH_HOLE_KEEP_SIZE, offset, len)
     }
 
-    /// Allocates the blocks of a range that is a hole. ENOSPC: the disk is full, or would be too full for others.
+    /// Allocates the blocks of a range that is a hole. ENOSPC: the disk is full, or would be too full for
+    /// others.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno> {
         self.is_ours()?;
         if self.leaves > 0
@@ -223,7 +225,7 @@ impl Drop for SwapFile {
 pub struct Space {
     /// Free for this user.
     pub free: u64,
-    /// In all.
+    /// Bytes in all.
     pub total: u64,
 }
 

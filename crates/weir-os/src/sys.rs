@@ -204,7 +204,8 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-/// Whether the user wants addresses that are the same in every run (the personality that `setarch -R` and debuggers set).
+/// Whether the user wants addresses that are the same in every run (the personality that `setarch -R` and
+/// debuggers set).
 pub fn addresses_are_fixed() -> bool {
     const ADDR_NO_RANDOMIZE: usize = 0x0004_0000;
     const ASK: usize = 0xffff_ffff;

@@ -256,8 +256,8 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// Blocks every signal, libc's own two as well: a thread cancelled in the middle would leave with the engine's locks. Returns the
-/// former mask.
+/// Blocks every signal, libc's own two as well: a thread cancelled in the middle would leave with the
+/// engine's locks. Returns the former mask.
 pub fn block_signals() -> u64 {
     block_signals_but(0)
 }
@@ -316,9 +316,10 @@ pub fn prefer_latency() {
     let _ = sched_setattr(&mut SchedAttr { runtime: SLICE_NS, ..SchedAttr::default() });
 }
 
-/// Asks the scheduler for short slices for a thread of the program, all else as it is. False for one that is scheduled in real time, or
-/// when the kernel refuses or has no slices per thread (before 6.12). (Yielding gives up the rest of a slice, kernel 6.18: of a long
-/// one that would be most of the thread's share, where others compute.)
+/// Asks the scheduler for short slices for a thread of the program, all else as it is. False for one that is
+/// scheduled in real time, or when the kernel refuses or has no slices per thread (before 6.12). (Yielding
+/// gives up the rest of a slice, kernel 6.18: of a long one that would be most of the thread's share, where
+/// others compute.)
 pub fn shorten_own_slice() -> bool {
     let Some(mut attr) = own_attributes() else { return false };
     if !matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
@@ -384,19 +385,21 @@ pub fn has_ended(tid: u32) -> bool {
     r == Err(Errno::ESRCH)
 }
 
-/// The calling thread gives up every capability, for good: it works on descriptors and memory that it has, and a process that drops its
-/// rights must not keep them in a thread that it does not know of.
+/// The calling thread gives up every capability, for good: it works on descriptors and memory that it has,
+/// and a process that drops its rights must not keep them in a thread that it does not know of.
 pub fn give_up_rights() {
     const VERSION_3: u32 = 0x2008_0522;
     let (head, none) = ([VERSION_3, 0], [0u32; 6]);
-    // SAFETY: the kernel reads the live arrays, of the sizes that this version has. (Ambient ones go with the permitted.)
+    // SAFETY: the kernel reads the live arrays, of the sizes that this version has. (Ambient ones go with the
+    // permitted.)
     let _ =
         unsafe { syscall(libc::SYS_capset, [head.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
     // SAFETY: no pointers.
     let _ = unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) };
 }
 
-/// Who the calling thread is for the kernel: real, effective and saved user and group ids, and a hash of its other groups.
+/// Who the calling thread is for the kernel: real, effective and saved user and group ids, and a hash of its
+/// other groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     users: [u32; 3],

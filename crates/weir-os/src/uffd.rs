@@ -51,11 +51,11 @@ features! {
     WP_HUGETLBFS_SHMEM = 12,
     /// Unpopulated anonymous pages can be write-protected.
     WP_UNPOPULATED = 13,
-    /// `UFFDIO_POISON` exists.
+    /// The call `UFFDIO_POISON` exists.
     POISON = 14,
     /// Write-protect faults resolve by themselves.
     WP_ASYNC = 15,
-    /// `UFFDIO_MOVE` exists.
+    /// The call `UFFDIO_MOVE` exists.
     MOVE = 16,
 }
 
@@ -213,7 +213,7 @@ pub struct FaultMessage {
 /// Whether to wake the threads that wait for the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Wake them.
+    /// Wake waiting threads.
     Yes,
     /// Leave them asleep; a later wake follows.
     No,
@@ -303,7 +303,8 @@ impl Uffd {
         fds::close(self.fd.swap(fd, Ordering::Relaxed));
     }
 
-    /// Whether the descriptor still names this userfaultfd: once the program has closed it past Weir, nobody watches its memory.
+    /// Whether the descriptor still names this userfaultfd: once the program has closed it past Weir, nobody
+    /// watches its memory.
     pub fn is_intact(&self) -> bool {
         fds::is_intact(self.fd())
     }
@@ -364,14 +365,15 @@ impl Uffd {
     /// Both ranges must lie in one writable private anonymous VMA each, with the same protection,
     /// and the destination must be registered here and empty.
     ///
-    /// Linux 6.18, which moves several pages under one hold of the page tables' locks, forgets to clear the error of a try that it
-    /// repeats (EAGAIN: an entry changed while it waited for the page's lock, as when something else looks for idle pages). The
-    /// next try moves pages, counts for nothing, and is made again: EEXIST, from pages that lie at the destination by then.
-    /// Believing it loses them. So whenever the call stops short, the pages behind the stop are looked at: what is gone
-    /// from the source and lies at the destination, which was empty, has been moved.
+    /// Linux 6.18, which moves several pages under one hold of the page tables' locks, forgets to clear the
+    /// error of a try that it repeats (EAGAIN: an entry changed while it waited for the page's lock, as when
+    /// something else looks for idle pages). The next try moves pages, counts for nothing, and is made again:
+    /// EEXIST, from pages that lie at the destination by then. Believing it loses them. So whenever the call
+    /// stops short, the pages behind the stop are looked at: what is gone from the source and lies at the
+    /// destination, which was empty, has been moved.
     ///
     /// # Safety
-    /// - whoever owned the source pages gives them up; the destination gains their bytes.
+    /// - the owner of the source pages gives them up; the destination gains their bytes.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool, wake: Wake) -> Progress {
         let mode = if holes { MOVE_MODE_ALLOW_SRC_HOLES } else { 0 } | dontwake(wake);
         let told = self.ask_to_move(dst, src, len, mode);
@@ -410,8 +412,8 @@ impl Uffd {
         Progress { done, stop: (done < len).then_some(Errno::EAGAIN) }
     }
 
-    /// Whether a page that `mincore` sees at neither end is at the destination: the kernel swapped it out itself. MOVE looks
-    /// there first. It moves the page now if it was still at the source.
+    /// Whether a page that `mincore` sees at neither end is at the destination: the kernel swapped it out
+    /// itself. MOVE looks there first. It moves the page now if it was still at the source.
     fn moved_unseen(&self, dst: usize, src: usize) -> bool {
         let (mut there, mut left) = ([0u8], [0u8]);
         let seen = mem::mincore(dst, PAGE_BYTES, &mut there).and(mem::mincore(src, PAGE_BYTES, &mut left));

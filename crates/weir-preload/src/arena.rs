@@ -1,8 +1,9 @@
-//! Blocks below [`LARGE_BYTES`](crate::malloc): jemalloc, whose memory is managed like any mapping of the program.
+//! Blocks below [`LARGE_BYTES`](crate::malloc): jemalloc, whose memory is managed like any mapping of the
+//! program.
 //!
-//! It was chosen for a heap that is mostly out (decision 37): what it knows of a block lies apart from the block, so
-//! that `free` and `malloc` touch no page that is out. All its memory is managed, what it knows included; what it
-//! purges comes back through this library's own `madvise`.
+//! It was chosen for a heap that is mostly out (decision 37): what it knows of a block lies apart from the
+//! block, so that `free` and `malloc` touch no page that is out. All its memory is managed, what it knows
+//! included; what it purges comes back through this library's own `madvise`.
 
 use crate::libc_next::{Next, errno, set_errno};
 use crate::state;
@@ -20,8 +21,9 @@ const NOT_BEGUN: c_uint = 3;
 /// All done.
 const BEGUN: c_uint = 0;
 
-/// jemalloc has a constructor that starts it in each process, also in one that stays small, which takes as long as
-/// all else that this library does there. Before the constructor runs it is made to believe that it has begun.
+/// jemalloc has a constructor that starts it in each process, also in one that stays small, which takes as
+/// long as all else that this library does there. Before the constructor runs it is made to believe that it
+/// has begun.
 #[used]
 #[unsafe(link_section = ".init_array.00101")]
 static POSTPONE: extern "C" fn() = postpone;
@@ -34,8 +36,8 @@ extern "C" fn postpone() {
     }
 }
 
-/// Starts jemalloc: once, when the engine is there and before it serves anybody. By a thread of the program's,
-/// because jemalloc keeps something of each thread.
+/// Starts jemalloc: once, when the engine is there and before it serves anybody. By a thread of the
+/// program's, because jemalloc keeps something of each thread.
 pub fn begin() {
     // SAFETY: nobody calls jemalloc yet.
     unsafe {
@@ -46,7 +48,8 @@ pub fn begin() {
     }
 }
 
-/// What jemalloc calls for `mmap` (a link option has it so): memory of the managed space, aligned as it likes it.
+/// What jemalloc calls for `mmap` (a link option has it so): memory of the managed space, aligned as it likes
+/// it.
 ///
 /// # Safety
 /// - as `mmap(2)`.
@@ -71,8 +74,8 @@ unsafe extern "C" fn __wrap_mmap(
     mapped.map_or(libc::MAP_FAILED, |at| at as *mut c_void)
 }
 
-/// What jemalloc calls for `dlsym` (the same way), while it starts: the linker's lock may be held by a thread that waits for
-/// that start.
+/// What jemalloc calls for `dlsym` (the same way), while it starts: the linker's lock may be held by a thread
+/// that waits for that start.
 ///
 /// # Safety
 /// - as `dlsym(3)`.
@@ -108,8 +111,8 @@ pub fn prepare() {
 /// jemalloc takes extents of this alignment, and would map twice as much and give some of it back.
 const EXTENT_ALIGN: usize = 2 << 20;
 
-// jemalloc's settings, which it reads before its first block. No `sbrk` when the engine refuses memory; what is free
-// goes back soon, since a page of garbage that goes out is compressed for nothing.
+// jemalloc's settings, which it reads before its first block. No `sbrk` when the engine refuses memory; what
+// is free goes back soon, since a page of garbage that goes out is compressed for nothing.
 core::arch::global_asm!(
     ".pushsection .rodata.weir_malloc_conf,\"a\",@progbits",
     "1: .asciz \"dss:disabled,dirty_decay_ms:100,muzzy_decay_ms:0\"",

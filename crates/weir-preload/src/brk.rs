@@ -1,10 +1,11 @@
-//! `brk` and `sbrk`, from which allocators that programs bring along take memory (gperftools' tcmalloc). libc's own allocator calls them by
-//! internal names, so every call that comes here is the program's.
+//! `brk` and `sbrk`, from which allocators that programs bring along take memory (gperftools' tcmalloc).
+//! libc's own allocator calls them by internal names, so every call that comes here is the program's.
 //!
-//! Before the engine runs the break is the kernel's. From the first call afterwards `sbrk` serves a break of its own: a reservation in
-//! the managed space, opened from its start on. What it returns is contiguous from then on; between what the program got before and after
-//! there is a gap, as there may always be where libc's allocator moves the same break. `sbrk(0)` gives the break that the next call
-//! continues. `brk` goes by its address: within the reservation it moves the managed break, elsewhere the kernel's.
+//! Before the engine runs the break is the kernel's. From the first call afterwards `sbrk` serves a break of
+//! its own: a reservation in the managed space, opened from its start on. What it returns is contiguous from
+//! then on; between what the program got before and after there is a gap, as there may always be where libc's
+//! allocator moves the same break. `sbrk(0)` gives the break that the next call continues. `brk` goes by its
+//! address: within the reservation it moves the managed break, elsewhere the kernel's.
 
 use crate::heap::FutexLock;
 use crate::libc_next::{__sbrk, Next, set_errno};

@@ -2,8 +2,9 @@
 //! (jemalloc, tcmalloc, mimalloc, ...) gets every call of the family untouched, and Weir manages what that
 //! allocator asks the kernel for. Else the family is Weir's, with libc's allocator beneath.
 //!
-//! Each exported function jumps to where its slot points: that costs a program's own allocator next to nothing.
-//! The slots begin at functions that find the owner out, since libraries allocate before any constructor runs.
+//! Each exported function jumps to where its slot points: that costs a program's own allocator next to
+//! nothing. The slots begin at functions that find the owner out, since libraries allocate before any
+//! constructor runs.
 
 use crate::libc_next::{LIBC_CODE, find_code, is_reference, look_up, program};
 use crate::malloc as weirs;
@@ -19,8 +20,8 @@ const NATIVE: u8 = 2;
 
 static OWNER: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// A function of the family: its name and what is exported for it, its slot, and what serves it when the family is
-/// Weir's.
+/// A function of the family: its name and what is exported for it, its slot, and what serves it when the
+/// family is Weir's.
 struct Member {
     name: &'static CStr,
     exported: *const (),
@@ -30,8 +31,8 @@ struct Member {
 // SAFETY: addresses of functions, which never change.
 unsafe impl Sync for Member {}
 
-/// Exports functions that jump to their slots. An instruction before the jump passes the address of the caller as
-/// one more argument, which other allocators do not look at.
+/// Exports functions that jump to their slots. An instruction before the jump passes the address of the
+/// caller as one more argument, which other allocators do not look at.
 macro_rules! family {
     ($($name:ident $text:literal $slot:ident $weirs:path, $caller:literal;)*) => {
         $(
@@ -107,8 +108,8 @@ extern "C" fn settle() {
     }
 }
 
-/// Who would serve a function if this library were not there: the executable's own definition, which comes before
-/// this library's, or the next one after it. 0 if nobody.
+/// Who would serve a function if this library were not there: the executable's own definition, which comes
+/// before this library's, or the next one after it. 0 if nobody.
 fn native(member: &Member) -> usize {
     match look_up(program(), member.name) {
         first if first == member.exported as usize || is_reference(first) => {
@@ -118,8 +119,8 @@ fn native(member: &Member) -> usize {
     }
 }
 
-/// The native definitions serve the family from now on: for a program with an allocator of its own, and while Weir
-/// is switched off. Every live block must be theirs.
+/// The native definitions serve the family from now on: for a program with an allocator of its own, and while
+/// Weir is switched off. Every live block must be theirs.
 pub fn hand_over() {
     for member in MEMBERS {
         let serves = match native(member) {

@@ -1,14 +1,16 @@
 //! Where a mapping is wanted: the hint of `mmap`.
 //!
-//! Weir places what it manages in its own space, so hints are not followed. Most programs take any address in the end: a Java heap is asked for
-//! at some places where its references would be short, and then anywhere. A program that needs its place (a heap that is mapped at three
-//! addresses, from shared memory) gives reservation after reservation back, untouched, and asks for the same size at the next place. After so
-//! many times ([`PATIENCE`]) the kernel places reservations of this size, and what lies in them is not managed.
+//! Weir places what it manages in its own space, so hints are not followed. Most programs take any address in
+//! the end: a Java heap is asked for at some places where its references would be short, and then anywhere. A
+//! program that needs its place (a heap that is mapped at three addresses, from shared memory) gives
+//! reservation after reservation back, untouched, and asks for the same size at the next place. After so many
+//! times ([`PATIENCE`]) the kernel places reservations of this size, and what lies in them is not managed.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Reservations of one size given back before the kernel is asked. What takes any address in the end has done so by then: a HotSpot heap is
-/// tried at 8 places at most, Shenandoah's table at 19 (java 17), Go's heap at 128. ZGC tries thousands.
+/// Reservations of one size given back before the kernel is asked. What takes any address in the end has done
+/// so by then: a HotSpot heap is tried at 8 places at most, Shenandoah's table at 19 (java 17), Go's heap at
+/// 128. ZGC tries thousands.
 const PATIENCE: usize = 160;
 
 /// The reservation made last, whose hint was not followed.

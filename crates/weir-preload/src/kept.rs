@@ -1,6 +1,7 @@
-//! Addresses that the kernel keeps, and reads or writes later by itself: at the end of a thread, or at its every system call. Nobody can
-//! bring a page in for it then (also a handler thread cannot, when it is an ending thread that asks), so such pages are locked in
-//! their frames when the kernel learns of them, until the program gives them up.
+//! Addresses that the kernel keeps, and reads or writes later by itself: at the end of a thread, or at its
+//! every system call. Nobody can bring a page in for it then (also a handler thread cannot, when it is an
+//! ending thread that asks), so such pages are locked in their frames when the kernel learns of them, until
+//! the program gives them up.
 
 use crate::libc_next::Next;
 use crate::state;
@@ -40,8 +41,8 @@ fn gated() -> bool {
 pub fn before(nr: libc::c_long, [a, b, _, _, e]: [usize; 5]) -> Result<(), Errno> {
     const ROBUST_LIST_HEAD_BYTES: usize = 24;
     match nr {
-        // Calls would be taken from Weir's handlers as well, while SIGSYS is blocked: the end of the process at the next fault. As on
-        // kernels before 5.11.
+        // Calls would be taken from Weir's handlers as well, while SIGSYS is blocked: the end of the process
+        // at the next fault. As on kernels before 5.11.
         libc::SYS_prctl if dispatch(a, b) && gated() => Err(Errno::EINVAL),
         // The byte that says whether calls pass. Whoever pages it out makes calls of its own meanwhile.
         libc::SYS_prctl if dispatch(a, b) => keep(e, 1),
@@ -58,8 +59,8 @@ unsafe extern "C" {
     fn pthread_mutexattr_getrobust(attr: *const libc::pthread_mutexattr_t, robust: *mut c_int) -> c_int;
 }
 
-/// Robust mutexes are made here only (there is no static initializer for them). While one is held, it stands in a list that the
-/// kernel walks when its owner ends.
+/// Robust mutexes are made here only (there is no static initializer for them). While one is held, it stands
+/// in a list that the kernel walks when its owner ends.
 ///
 /// # Safety
 /// - as `pthread_mutex_init(3)`.

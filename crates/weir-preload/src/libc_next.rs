@@ -46,14 +46,14 @@ struct Debug {
     first: *mut c_void,
 }
 
-/// For [`look_up`]: the first definition as the program sees it. (`RTLD_DEFAULT` means as this library sees it, which
-/// is bound to itself.)
+/// For [`look_up`]: the first definition as the program sees it. (`RTLD_DEFAULT` means as this library sees
+/// it, which is bound to itself.)
 pub fn program() -> *mut c_void {
     unsafe extern "C" {
         static _r_debug: Debug;
     }
-    // SAFETY: the linker's own, filled in before it calls anybody; the first of its libraries is the executable,
-    // whose entry is what `dlopen(NULL)` gives.
+    // SAFETY: the linker's own, filled in before it calls anybody; the first of its libraries is the
+    // executable, whose entry is what `dlopen(NULL)` gives.
     unsafe { (&raw const _r_debug.first).read() }
 }
 
@@ -111,7 +111,8 @@ pub fn find_code() {
     const NAMES: [&[u8]; 7] =
         [b"libc.so.", b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"libdl", b"librt"];
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, _: *mut c_void) -> c_int {
-        // SAFETY: the loader passes a live description with a NUL-terminated name and as many headers as it says.
+        // SAFETY: the loader passes a live description with a NUL-terminated name and as many headers as it
+        // says.
         let (info, name, headers) = unsafe {
             let info = &*info;
             let name = core::ffi::CStr::from_ptr(info.dlpi_name).to_bytes();
@@ -130,8 +131,8 @@ pub fn find_code() {
     }
 }
 
-/// Whether the executable only refers to the function at an address of its own: in one at a fixed address the place that
-/// jumps on to the library's function counts as the function's address for everybody.
+/// Whether the executable only refers to the function at an address of its own: in one at a fixed address the
+/// place that jumps on to the library's function counts as the function's address for everybody.
 pub fn is_reference(addr: usize) -> bool {
     const SYMBOL: c_int = 1;
     unsafe extern "C" {
@@ -143,7 +144,8 @@ pub fn is_reference(addr: usize) -> bool {
         ) -> c_int;
     }
     let mut symbol: *const libc::Elf64_Sym = core::ptr::null();
-    // SAFETY: plain data, valid when zero; live cells, of which the linker fills one with a symbol of a library that stays.
+    // SAFETY: plain data, valid when zero; live cells, of which the linker fills one with a symbol of a
+    // library that stays.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         dladdr1(addr, &raw mut info, &raw mut symbol, SYMBOL) != 0

@@ -1,13 +1,15 @@
-//! Programs that give rights up (daemons, sandboxes). The kernel keeps rights for each thread; libc changes the users of the threads that
-//! it knows, and so are not left behind: the engine's threads, which it does not know, must follow. They have no capabilities, so they
-//! cannot change anything themselves: new ones inherit what the calling thread has, see [`crate::threads`].
+//! Programs that give rights up (daemons, sandboxes). The kernel keeps rights for each thread; libc changes
+//! the users of the threads that it knows, and so are not left behind: the engine's threads, which it does
+//! not know, must follow. They have no capabilities, so they cannot change anything themselves: new ones
+//! inherit what the calling thread has, see [`crate::threads`].
 
 use crate::libc_next::{Next, set_errno};
 use crate::{kept, threads};
 use core::ffi::{c_char, c_int, c_long, c_ulong};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The program has filtered its system calls. Threads that it starts would inherit a filter that may not allow what the engine does.
+/// The program has filtered its system calls. Threads that it starts would inherit a filter that may not
+/// allow what the engine does.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// The rights of the calling thread may have changed.
@@ -17,7 +19,8 @@ fn follow(anyway: bool) {
     }
 }
 
-/// Calls by their number, by the only thread that the program has: in others libc's rule does not hold, and each goes its own way.
+/// Calls by their number, by the only thread that the program has: in others libc's rule does not hold, and
+/// each goes its own way.
 pub fn after_raw(nr: c_long, first: usize, result: c_long) {
     const FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
     if result < 0 {

@@ -1,4 +1,5 @@
-//! System V shared memory placed over managed memory: it is the kernel's from then on, and the place is Weir's again when it goes.
+//! System V shared memory placed over managed memory: it is the kernel's from then on, and the place is
+//! Weir's again when it goes.
 
 use crate::heap::FutexLock;
 use crate::map::{FAILED, errno_of, fail, fail_ptr, inside, raw, round};

@@ -1,8 +1,9 @@
 //! Settings shared by the `weir` command and the preloaded engine.
 //!
-//! [`OPTIONS`] is the one place where an option's name, environment variable, default and help text are written down.
-//! The command builds its flags, its configuration file keys and `weir config` from it; the engine reads the same
-//! table through [`Settings::from_env`]. Nothing here panics: it runs inside other people's programs.
+//! [`OPTIONS`] is the one place where an option's name, environment variable, default and help text are
+//! written down. The command builds its flags, its configuration file keys and `weir config` from it; the
+//! engine reads the same table through [`Settings::from_env`]. Nothing here panics: it runs inside other
+//! people's programs.
 
 mod size;
 
@@ -12,8 +13,8 @@ use std::path::PathBuf;
 use crate::limits::PLACES;
 pub use size::{SizeError, format_size, parse_size};
 
-/// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs and the
-/// page table's own pages need about half of this; the rest is room to move.
+/// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
+/// and the page table's own pages need about half of this; the rest is room to move.
 pub const MEMORY_BYTES_MIN: u64 = crate::limits::BUDGET_BYTES_MIN;
 
 /// Default folder of the swap file: on a disk where `/tmp` may be in RAM.
@@ -37,58 +38,58 @@ pub const DEFAULT_POOL_MAX_PERCENT: u8 = 90;
 /// Which option an [`OptionSpec`] describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionId {
-    /// `memory`
+    /// The option `memory`.
     Memory,
-    /// `swap`
+    /// The option `swap`.
     Swap,
-    /// `swap-dir`
+    /// The option `swap-dir`.
     SwapDir,
-    /// `swap-encryption`
+    /// The option `swap-encryption`.
     SwapEncryption,
-    /// `swap-io`
+    /// The option `swap-io`.
     SwapIo,
-    /// `swap-batch`
+    /// The option `swap-batch`.
     SwapBatch,
-    /// `pool-max`
+    /// The option `pool-max`.
     PoolMax,
-    /// `policy`
+    /// The option `policy`.
     Policy,
-    /// `codec`
+    /// The option `codec`.
     Codec,
-    /// `faults`
+    /// The option `faults`.
     Faults,
-    /// `fork`
+    /// The option `fork`.
     Fork,
-    /// `mlock`
+    /// The option `mlock`.
     Mlock,
-    /// `stats`
+    /// The option `stats`.
     Stats,
-    /// `quiet`
+    /// The option `quiet`.
     Quiet,
-    /// `pager`
+    /// The option `pager`.
     Pager,
-    /// `unmap-batch`
+    /// The option `unmap-batch`.
     UnmapBatch,
-    /// `store-batch`
+    /// The option `store-batch`.
     StoreBatch,
-    /// `frame-order`
+    /// The option `frame-order`.
     FrameOrder,
-    /// `loads`
+    /// The option `loads`.
     Loads,
-    /// `cold`
+    /// The option `cold`.
     Cold,
-    /// `place`
+    /// The option `place`.
     Place,
 }
 
 /// Everything there is to know about one option.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// Which option.
+    /// Which option it is.
     pub id: OptionId,
     /// Long flag without the dashes, and key in `config.toml`.
     pub name: &'static str,
-    /// Environment variable.
+    /// The environment variable.
     pub env: &'static str,
     /// Placeholder of the value in help texts; empty for a switch, which is given without a value.
     pub value: &'static str,
@@ -126,7 +127,8 @@ pub const OPTIONS: [OptionSpec; 21] = [
         "WEIR_MEMORY",
         "SIZE",
         "50%",
-        "RAM the program's managed memory may use: a size, a percentage of the machine's (or container's) RAM, or max",
+        "RAM the program's managed memory may use: a size, a percentage of the machine's (or container's) \
+         RAM, or max",
     ),
     spec(
         OptionId::Swap,
@@ -134,7 +136,8 @@ pub const OPTIONS: [OptionSpec; 21] = [
         "WEIR_SWAP",
         "none|auto|SIZE|DIR[:SIZE]",
         "none",
-        "Swap file for pages when the compressed pool is full: its size, or auto for what fits safely on the disk",
+        "Swap file for pages when the compressed pool is full: its size, or auto for what fits safely on \
+         the disk",
     ),
     spec(
         OptionId::SwapDir,
@@ -248,7 +251,8 @@ pub const OPTIONS: [OptionSpec; 21] = [
             "WEIR_STORE_BATCH",
             "N",
             "4",
-            "Most pages that leave their frames, and find places in the pool, under one hold of a lock, 1 to 4",
+            "Most pages that leave their frames, and find places in the pool, under one hold of a lock, 1 \
+             to 4",
         )
     },
     OptionSpec {
@@ -281,7 +285,8 @@ pub const OPTIONS: [OptionSpec; 21] = [
             "WEIR_COLD",
             "recompress|keep|eager",
             "recompress",
-            "Whether pool pages that nobody wants for a while are compressed again with zstd while a processor idles; eager: all, at once",
+            "Whether pool pages that nobody wants for a while are compressed again with zstd while a \
+             processor idles; eager: all, at once",
         )
     },
     OptionSpec {
@@ -292,7 +297,8 @@ pub const OPTIONS: [OptionSpec; 21] = [
             "WEIR_PLACE",
             "N",
             "",
-            "Where managed memory begins, of the possible places; chosen at random by the first program, and handed down",
+            "Where managed memory begins, of the possible places; chosen at random by the first program, \
+             and handed down",
         )
     },
 ];
@@ -302,13 +308,14 @@ pub const OPTIONS: [OptionSpec; 21] = [
 pub struct SwapSetting {
     /// Bytes of the swap file; `None`: what fits safely on the disk.
     pub bytes: Option<u64>,
-    /// Its folder.
+    /// The folder it lies in.
     pub dir: PathBuf,
     /// Whether its records are encrypted; otherwise they have a checksum.
     pub encryption: bool,
     /// How it is read and written.
     pub io: SwapIo,
-    /// Pages written together at most, and slots reserved and given back together (64 of them at most): 1 to 256.
+    /// Pages written together at most, and slots reserved and given back together (64 of them at most): 1 to
+    /// 256.
     pub batch: u16,
 }
 
@@ -317,7 +324,7 @@ pub struct SwapSetting {
 pub enum SwapIo {
     /// io_uring where the kernel allows it.
     Auto,
-    /// io_uring.
+    /// By an io_uring.
     Uring,
     /// `pread` and `pwrite` by the thread concerned.
     Threads,
@@ -352,7 +359,7 @@ pub enum Codec {
 pub enum Cold {
     /// They are compressed again with zstd, while a processor idles.
     Recompress,
-    /// Nothing.
+    /// Nothing happens to them.
     Keep,
     /// Also pages that were wanted, at once and in any budget (tests).
     Eager,
@@ -461,14 +468,14 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Settings {
-    /// Settings from environment variables alone, defaults for what is not set. An empty variable counts as not set.
-    /// `%` and `max` refer to the RAM of the machine or of the container, whichever is less.
+    /// Settings from environment variables alone, defaults for what is not set. An empty variable counts as
+    /// not set. `%` and `max` refer to the RAM of the machine or of the container, whichever is less.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, ConfigError> {
         Settings::from_values(|option| lookup(option.env), weir_os::probe::ram_limit_bytes)
     }
 
-    /// Settings from any source: `value` returns the text set for an option, or nothing for its default. `total_ram`
-    /// (bytes, what `%` and `max` refer to) is asked only when a value needs it.
+    /// Settings from any source: `value` returns the text set for an option, or nothing for its default.
+    /// `total_ram` (bytes, what `%` and `max` refer to) is asked only when a value needs it.
     pub fn from_values(
         value: impl Fn(&OptionSpec) -> Option<String>,
         total_ram: impl Fn() -> u64,

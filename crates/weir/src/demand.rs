@@ -20,8 +20,8 @@ impl Tally {
         ends.then(|| self.0.fetch_add(Self::STEP, Ordering::Relaxed) + Self::STEP)
     }
 
-    /// How many there are, for a thread whose own part is `own`: exact while it is the only one, else less by what the others have not
-    /// told yet.
+    /// How many there are, for a thread whose own part is `own`: exact while it is the only one, else less by
+    /// what the others have not told yet.
     #[inline]
     pub fn now(&self, own: u64) -> u64 {
         self.0.load(Ordering::Relaxed) + own % Self::STEP

@@ -7,7 +7,10 @@ use weir_os::sys::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// The budget is below [`crate::limits::BUDGET_BYTES_MIN`].
-    #[error("the budget of {0} bytes is below the minimum of {min} bytes", min = crate::limits::BUDGET_BYTES_MIN)]
+    #[error(
+        "the budget of {0} bytes is below the minimum of {min} bytes",
+        min = crate::limits::BUDGET_BYTES_MIN
+    )]
     BudgetTooSmall(u64),
     /// userfaultfd cannot be opened.
     #[error("userfaultfd cannot be opened: {0}")]
@@ -52,7 +55,7 @@ pub enum GateError {
     /// SIGBUS and SIGSYS.
     #[error("SIGBUS and SIGSYS cannot be taken over")]
     Signals,
-    /// The filter.
+    /// The filter was refused.
     #[error("the seccomp filter of the system-call gate cannot be installed: {0}")]
     Filter(Errno),
 }

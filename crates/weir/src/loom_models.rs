@@ -79,7 +79,7 @@ impl Page {
         });
     }
 
-    /// A fault.
+    /// The page is wanted.
     fn fault(&self) {
         self.locked(|w| {
             let found = w.load();

@@ -1,5 +1,6 @@
-//! The engine on the real kernel, in this process, with the pager that WEIR_PAGER names (both are
-//! run by `make test`), and over the swap file that WEIR_SWAP asks for. Needs permission for userfaultfd and says so.
+//! The engine on the real kernel, in this process, with the pager that WEIR_PAGER names (both are run by
+//! `make test`), and over the swap file that WEIR_SWAP asks for. Needs permission for userfaultfd and says
+//! so.
 
 #![expect(unsafe_code, reason = "plays the program: touches managed memory by address")]
 
@@ -184,8 +185,8 @@ fn dropped_and_protected_and_moved_ranges_behave_as_the_kernels() {
     unmap(pressure);
 }
 
-/// As the shim forks: the child has an engine and threads of its own, and departs in good order. Its exit status is 0 when
-/// `child` returns true.
+/// As the shim forks: the child has an engine and threads of its own, and departs in good order. Its exit
+/// status is 0 when `child` returns true.
 fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
     let e = engine();
     e.fork_prepare();
@@ -223,7 +224,8 @@ fn validate() {
     census.unwrap();
 }
 
-/// Sends all pages out, and waits until the background thread has written some through, where that is the policy.
+/// Sends all pages out, and waits until the background thread has written some through, where that is the
+/// policy.
 fn out_and_through(words: &[AtomicU64]) {
     let e = engine();
     e.page_out(words.as_ptr() as usize, words.len() * 8).unwrap();
@@ -247,7 +249,8 @@ fn out_and_through(words: &[AtomicU64]) {
     }
 }
 
-/// One of two relatives uses the pages: a third is read, one rewritten, one given up, and then all are sent out and read.
+/// One of two relatives uses the pages: a third is read, one rewritten, one given up, and then all are sent
+/// out and read.
 fn use_pages(words: &[AtomicU64], salt: u64) -> bool {
     let third = words.len() / 3;
     let before = words.iter().enumerate().all(|(i, w)| w.load(Ordering::Relaxed) == value(i));

@@ -12,8 +12,8 @@ use weir_os::swapfile::{OpenError, SwapFile, space};
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
 
-/// One test at a time: a child that `mount` is started in has this process's files open until its exec, and so keeps
-/// their space.
+/// One test at a time: a child that `mount` is started in has this process's files open until its exec, and
+/// so keeps their space.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A mounted image; unmounted and removed when dropped, also by a failing test.

@@ -6,7 +6,7 @@ use super::source::{Source, word_offsets};
 /// Which part of a file a ban looks at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Everything.
+    /// The whole file.
     All,
     /// What is not a test.
     Product,

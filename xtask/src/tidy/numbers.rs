@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn numbers_of_the_policy_are_found_but_for_arithmetic_fields_names_and_tests() {
-        let text = "const A: u32 = 3;\nlet b = x.0 * 2 + pair.7;\nlet c = 1u64 << u32::BITS; // 99\nlet d = 0..64;\nlet e = 0x2;\n\
+        let text = "const A: u32 = 3;\nlet b = x.0 * 2 + pair.7;\nlet c = 1u64 << u32::BITS; // 99\nlet d = \
+            0..64;\nlet e = 0x2;\n\
                     #[cfg(test)]\nmod tests { const F: u32 = 9; }\n";
         assert_eq!(lines("crates/weir/src/policy/victims.rs", text), [1, 4, 5]);
         assert_eq!(lines("crates/weir/src/limits.rs", text), Vec::<usize>::new());

@@ -1,7 +1,8 @@
-//! zstd through the C library, in memory of our own: nothing is allocated, and nothing touched before it is used.
+//! zstd through the C library, in memory of our own: nothing is allocated, and nothing touched before it is
+//! used.
 //!
-//! A context is some 100 KiB, too much for every thread that may fault. There are a few for the process, and whoever finds them all
-//! in use waits for one, for microseconds.
+//! A context is some 100 KiB, too much for every thread that may fault. There are a few for the process, and
+//! a thread that finds them all in use waits for one, for microseconds.
 
 use super::PageBytes;
 use crate::mem::PAGE_BYTES;
@@ -28,7 +29,8 @@ pub const CONTEXTS_BYTES: u64 = (CONTEXTS * (COMPRESS_BYTES + EXPAND_BYTES)) as 
 #[derive(Clone, Copy)]
 struct CompressionParameters([c_uint; 7]);
 
-// Declared here because these are not among the functions that the binding crate has; the symbols are in its C library.
+// Declared here because these are not among the functions that the binding crate has; the symbols are in its
+// C library.
 unsafe extern "C" {
     fn ZSTD_initStaticCCtx(workspace: *mut c_void, bytes: usize) -> *mut c_void;
     fn ZSTD_initStaticDCtx(workspace: *mut c_void, bytes: usize) -> *mut c_void;
@@ -56,7 +58,8 @@ unsafe extern "C" {
 // Keeps the C library linked: nothing else names the crate.
 use zstd_sys as _;
 
-// The C library calls these where somebody defines them, a program's own tracing for example. No code of others may run in a fault.
+// The C library calls these where somebody defines them, a program's own tracing for example. No code of
+// others may run in a fault.
 macro_rules! no_trace {
     ($($return_nothing:literal),*; $($name:literal),*) => {
         core::arch::global_asm!(
@@ -101,7 +104,8 @@ impl<const N: usize> Context<N> {
         self.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// One of the contexts, whichever is free first: its holder may have lost his processor, while the others' are at work.
+    /// One of the contexts, whichever is free first: its holder may have lost his processor, while the
+    /// others' are at work.
     fn take(all: &[Context<N>; CONTEXTS]) -> &Context<N> {
         loop {
             for _ in 0..SPINS {
@@ -180,7 +184,8 @@ pub fn compress(src: &PageBytes, dst: &mut [u8]) -> Option<usize> {
 #[must_use]
 pub fn expand(src: &[u8], dst: &mut PageBytes) -> bool {
     let n = Context::with(&EXPANDING, ZSTD_initStaticDCtx, |context| {
-        // SAFETY: a context that is ours; live slices with their lengths. Damaged input is an error, and nothing is written outside.
+        // SAFETY: a context that is ours; live slices with their lengths. Damaged input is an error, and
+        // nothing is written outside.
         unsafe {
             ZSTD_decompressDCtx(context, dst.as_mut_ptr().cast(), PAGE_BYTES, src.as_ptr().cast(), src.len())
         }

@@ -20,7 +20,7 @@ pub struct Area {
     /// While a handler of the program runs for a signal that is Weir's: the stack pointer at its
     /// start, and the signals that the handler has blocked.
     pub handler_stack: AtomicU64,
-    /// See `handler_stack`.
+    /// The mask that belongs to `handler_stack`.
     pub handler_blocked: AtomicU64,
     /// Memory that an exec call of this thread reads: address and bytes.
     pub copies: [AtomicU64; 2],
@@ -32,11 +32,13 @@ pub struct Area {
     pub turn: AtomicU64,
     /// When its last fault ended, ns.
     pub left: AtomicU64,
-    /// While it waits in a call that libc's wrapped functions made: the cancellation type that the program had set, plus 1.
+    /// While it waits in a call that libc's wrapped functions made: the cancellation type that the program
+    /// had set, plus 1.
     pub cancel_type: AtomicU64,
     /// The stack pointer of that call.
     pub cancel_frame: AtomicU64,
-    /// A call made again at a stub of this library: where it goes on, two registers, and an alternate stack to be set.
+    /// A call made again at a stub of this library: where it goes on, two registers, and an alternate stack
+    /// to be set.
     pub stub: [AtomicU64; STUB_WORDS],
     /// The same for one that makes a child which shares this memory.
     pub vfork_back: AtomicU64,
@@ -93,7 +95,8 @@ impl Area {
         self.infos[usize::from(number == libc::SIGSYS)].as_ptr().cast_mut().cast()
     }
 
-    /// Kernel id of the calling thread, whose area this is. (A child of `vfork` uses its parent's area, and has an id of its own.)
+    /// Kernel id of the calling thread, whose area this is. (A child of `vfork` uses its parent's area, and
+    /// has an id of its own.)
     pub fn kernel_id(&self) -> u32 {
         let known = self.id.load(Ordering::Relaxed) as u32;
         if known != 0 {

@@ -1,10 +1,11 @@
-//! System calls that a program makes by its own `syscall` instructions, past libc, brought to the SIGSYS handler: *system call
-//! user dispatch* (Linux 5.11). It is a thread's own: not inherited by new threads and children, and ended by `exec`, so that no
-//! other program is trapped by it, as one would be by a filter.
+//! System calls that a program makes by its own `syscall` instructions, past libc, brought to the SIGSYS
+//! handler: *system call user dispatch* (Linux 5.11). It is a thread's own: not inherited by new threads and
+//! children, and ended by `exec`, so that no other program is trapped by it, as one would be by a filter.
 //!
-//! A call goes on at a stub in this library, with the registers and the stack of the program, after the handler has returned:
-//! it blocks, is interrupted and restarted as natively. The stub finds the way back in the thread's area; the two registers that it
-//! uses are the kernel's across a system call. Whoever runs the program's handlers keeps [`Area::stub`] over them.
+//! A call goes on at a stub in this library, with the registers and the stack of the program, after the
+//! handler has returned: it blocks, is interrupted and restarted as natively. The stub finds the way back in
+//! the thread's area; the two registers that it uses are the kernel's across a system call. Whoever runs the
+//! program's handlers keeps [`Area::stub`] over them.
 
 use super::area::Area;
 use crate::sys::{Errno, syscall};
@@ -17,7 +18,8 @@ const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
 const OUTSIDE: u64 = 1;
 const INSIDE: u64 = 2;
 
-/// What the kernel is asked for, for each thread: mode, begin and length of the range; mode 0 as long as nothing is.
+/// What the kernel is asked for, for each thread: mode, begin and length of the range; mode 0 as long as
+/// nothing is.
 static HOW: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 /// Whether calls of this process's own code are announced.
@@ -33,8 +35,9 @@ pub fn covers(ip: usize) -> bool {
     if mode as u64 == INSIDE { inside } else { mode != 0 && !inside }
 }
 
-/// From here on the calling thread's calls from `code` are announced by SIGSYS; other threads follow by [`switch_on`].
-/// `lowest` is the lowest address of other code that makes calls: kernels before 6.16 announce all calls below a border.
+/// From here on the calling thread's calls from `code` are announced by SIGSYS; other threads follow by
+/// [`switch_on`]. `lowest` is the lowest address of other code that makes calls: kernels before 6.16 announce
+/// all calls below a border.
 pub fn begin(code: Range<usize>, lowest: usize) -> Result<(), Errno> {
     let set = |how: [usize; 3]| {
         for (word, value) in HOW.iter().zip(how) {
@@ -68,8 +71,9 @@ pub fn stub(back: usize) -> usize {
     weir_past_call as *const () as usize
 }
 
-/// Where to jump to set an alternate stack and go on at `back` with the result: a handler that runs on the present one cannot
-/// (from Linux 6.12 on the kernel looks at the handler's own stack pointer when it returns).
+/// Where to jump to set an alternate stack and go on at `back` with the result: a handler that runs on the
+/// present one cannot (from Linux 6.12 on the kernel looks at the handler's own stack pointer when it
+/// returns).
 pub fn alternate_stack_stub(back: usize, stack: &libc::stack_t) -> usize {
     let words = &Area::current().stub;
     words[0].store(back as u64, Ordering::Relaxed);
@@ -78,8 +82,8 @@ pub fn alternate_stack_stub(back: usize, stack: &libc::stack_t) -> usize {
     weir_past_sigaltstack as *const () as usize
 }
 
-/// The same for a call that makes a child which shares this memory while its parent sleeps: both go on at `back`, and the
-/// child's calls are announced as its parent's are.
+/// The same for a call that makes a child which shares this memory while its parent sleeps: both go on at
+/// `back`, and the child's calls are announced as its parent's are.
 pub fn vfork_stub(back: usize) -> usize {
     Area::current().vfork_back.store(back as u64, Ordering::Relaxed);
     weir_past_vfork as *const () as usize
@@ -126,7 +130,8 @@ core::arch::global_asm!(
     "mov rcx, qword ptr [rip + weir_area@GOTTPOFF]",
     "test rax, rax",
     "jnz 2f",
-    // The child, on its parent's stack and with its area: the registers wait there, because the stack may be out.
+    // The child, on its parent's stack and with its area: the registers wait there, because the stack may be
+    // out.
     "mov qword ptr fs:[rcx + {kept}], rdi",
     "mov qword ptr fs:[rcx + {kept} + 8], rsi",
     "mov qword ptr fs:[rcx + {kept} + 16], rdx",

@@ -7,8 +7,9 @@
 //! the kernel notices that when the program is attached, and never runs it for them (its bitmap of
 //! constant actions, Linux 5.11).
 //!
-//! Pointers inside tables (`iovec`, `msghdr`) are beyond a filter. Calls with tables could be trapped always; but the
-//! filter is inherited over `exec`, where nobody answers the trap. So the shim wraps libc's functions for them.
+//! Pointers inside tables (`iovec`, `msghdr`) are beyond a filter. Calls with tables could be trapped always;
+//! but the filter is inherited over `exec`, where nobody answers the trap. So the shim wraps libc's functions
+//! for them.
 //!
 //! Instructions passed with the table of Linux 6.18, of 847: `read` and `write` 17, private futex wake 17,
 //! futex wait 26, `close` and `getpid` 13 (0 from Linux 5.11 on); a trapped `read` 20. A test holds
@@ -18,7 +19,8 @@ use super::table;
 use crate::sys::{Errno, syscall};
 use libc::sock_filter;
 
-/// Comes as `si_errno` with the SIGSYS of this filter: tells its traps from those of a filter of the program's own.
+/// Comes as `si_errno` with the SIGSYS of this filter: tells its traps from those of a filter of the
+/// program's own.
 pub const TRAP_MARK: u16 = 0x5752;
 
 /// What [`install`] is usually called with: all threads, no speculation barrier.
@@ -61,9 +63,9 @@ const fn arg_high(at: u32) -> u32 {
 /// `FUTEX_WAKE | FUTEX_PRIVATE_FLAG`: the address is a key, no memory is touched.
 const PRIVATE_WAKE: u32 = 129;
 
-// `rt_sigprocmask(SIG_SETMASK, set, NULL)` passes: libc sets a new thread's mask so, from the thread's own stack, while
-// SIGSYS is still blocked and a trap would kill. Where else such a set may be managed memory (`siglongjmp`,
-// `setcontext`), the shim hands libc a copy.
+// `rt_sigprocmask(SIG_SETMASK, set, NULL)` passes: libc sets a new thread's mask so, from the thread's own
+// stack, while SIGSYS is still blocked and a trap would kill. Where else such a set may be managed memory
+// (`siglongjmp`, `setcontext`), the shim hands libc a copy.
 
 /// What is looked at for a run of numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,8 +90,9 @@ impl Class {
         let special = match nr as i64 {
             libc::SYS_futex => Special::Futex,
             libc::SYS_rt_sigprocmask => Special::Mask,
-            // Its requests and registered buffers use memory behind the gate's back, after their calls have returned: pages
-            // could leave under them. Programs know how to do without (containers forbid it too).
+            // Its requests and registered buffers use memory behind the gate's back, after their calls have
+            // returned: pages could leave under them. Programs know how to do without (containers forbid it
+            // too).
             libc::SYS_io_uring_setup => Special::Refuse,
             _ => Special::None,
         };

@@ -18,9 +18,10 @@ const QUIET: u32 = 0;
 const WAITS: u32 = 1;
 const HEARD: u32 = 2;
 
-/// Whether a filter that this process has inherited traps calls with addresses of the range although they are made at the present door:
-/// then it is the filter of a parent whose space reaches in there, with a door of its own elsewhere. Nobody else makes calls with
-/// such addresses at the door meanwhile, and the handler of SIGSYS asks [`is_trial`].
+/// Whether a filter that this process has inherited traps calls with addresses of the range although they are
+/// made at the present door: then it is the filter of a parent whose space reaches in there, with a door of
+/// its own elsewhere. Nobody else makes calls with such addresses at the door meanwhile, and the handler of
+/// SIGSYS asks [`is_trial`].
 pub fn is_watched(base: usize, len: usize) -> bool {
     // A filter looks at upper halves of addresses.
     const UNIT: usize = 1 << 32;
@@ -61,9 +62,9 @@ pub fn read_own(addr: usize, out: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-/// As [`read_own`], in a tenth of the time, of memory that is not managed or whose pages are pinned: each page is asked
-/// about and then read, and a managed one could leave in between. `frame` is the address of a live stack frame: the page
-/// around it, where such tables mostly lie, need not be asked about.
+/// As [`read_own`], in a tenth of the time, of memory that is not managed or whose pages are pinned: each
+/// page is asked about and then read, and a managed one could leave in between. `frame` is the address of a
+/// live stack frame: the page around it, where such tables mostly lie, need not be asked about.
 pub fn read_staying(addr: usize, out: &mut [u8], frame: Option<usize>) -> Result<(), Errno> {
     if frame.is_some_and(|frame| is_beside(frame, addr, out.len())) {
         // SAFETY: all of it lies in one page, and that page holds a live stack frame.
@@ -98,8 +99,8 @@ pub fn write_own(addr: usize, bytes: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Asks of each page whether it can be read, by a call that reads eight bytes and then refuses, and reads it. Also for
-/// containers that forbid the other way.
+/// Asks of each page whether it can be read, by a call that reads eight bytes and then refuses, and reads it.
+/// Also for containers that forbid the other way.
 fn read_pagewise(addr: usize, out: &mut [u8]) -> Result<(), Errno> {
     let end = addr.checked_add(out.len()).ok_or(Errno::EFAULT)?;
     let mut at = addr;

@@ -8,7 +8,7 @@ use crate::sys::syscall_raw;
 pub struct Piece {
     nr: usize,
     args: [usize; 6],
-    /// Its buffer.
+    /// Where its buffer begins.
     pub addr: usize,
     /// Bytes of it.
     pub len: usize,

@@ -32,7 +32,7 @@ enum Kind {
     Text,
     /// An array of `struct iovec`, its count in argument `k`.
     Iov(u8),
-    /// `struct msghdr`.
+    /// A `struct msghdr`, with what it names.
     Msg,
     /// An array of `struct mmsghdr`, its count (32 bits) in argument `k`.
     Mmsg(u8),
@@ -50,7 +50,7 @@ enum Kind {
     SelfSized(u8),
     /// A System V message: a word, then the bytes in argument `k`.
     MsgBuf(u8),
-    /// `struct file_handle`.
+    /// A `struct file_handle`, as long as it says.
     Handle,
     /// A pointer and length of a signal set: the last argument of `pselect6`.
     SigArg,
@@ -161,8 +161,8 @@ pub fn is_memory_call(nr: usize) -> bool {
     find(nr).is_some_and(|row| mask(row, |kind| matches!(kind, Kind::Range | Kind::Ranges(_))) != 0)
 }
 
-/// Whether the kernel may use the buffers that call `nr` names after it has returned: requests that
-/// complete later, buffers registered for them. MOVE refuses such pages while they are in use. (The filter refuses to
+/// Whether the kernel may use the buffers that call `nr` names after it has returned: requests that complete
+/// later, buffers registered for them. MOVE refuses such pages while they are in use. (The filter refuses to
 /// set a ring up; one can still come from elsewhere.)
 pub fn outlives_its_return(nr: usize) -> bool {
     [libc::SYS_io_submit, libc::SYS_io_uring_enter, libc::SYS_io_uring_register]

@@ -1,4 +1,5 @@
-//! What the decoder says against what the processor does: instructions are made by chance, run, and done by [`Load::finish`].
+//! What the decoder says against what the processor does: instructions are made by chance, run, and done by
+//! [`Load::finish`].
 
 use super::*;
 use crate::random::Random;
@@ -49,7 +50,8 @@ impl Bench {
             .fold(0, |v, i| v | u64::from(unsafe { *((address + i) as *const u8) }) << (8 * i))
     }
 
-    /// Has the processor run one instruction with these registers. `place` makes it for the address where it will be.
+    /// Has the processor run one instruction with these registers. `place` makes it for the address where it
+    /// will be.
     fn run(&self, registers: &mut Registers, place: impl Fn(usize) -> Vec<u8>) {
         const STACK: usize = KEPT;
         const TABLE: usize = KEPT + 8;
@@ -58,7 +60,8 @@ impl Bench {
         const FLAGS: u8 = 16;
         // push rbx, rbp, r12, r13, r14, r15
         let mut code: Vec<u8> = vec![0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57];
-        // `mov` of 64 bits between a register and what is kept, or the table that rdi points into the middle of.
+        // `mov` of 64 bits between a register and what is kept, or the table that rdi points into the middle
+        // of.
         let kept = |code: &mut Vec<u8>, opcode: u8, register: u8, at: usize| {
             code.extend([0x48, opcode, (register & 7) << 3 | 5]);
             let offset = at as i32 - (code.len() as i32 + 4);
@@ -91,8 +94,8 @@ impl Bench {
         let mut table = [0; 17];
         table[..16].copy_from_slice(&registers.general);
         table[16] = registers.flags;
-        // SAFETY: room for the code in the mapping, which may be written and run; the code changes the table alone, and keeps what
-        // the calling convention has it keep.
+        // SAFETY: room for the code in the mapping, which may be written and run; the code changes the table
+        // alone, and keeps what the calling convention has it keep.
         unsafe {
             core::ptr::copy_nonoverlapping(code.as_ptr(), self.base as *mut u8, code.len());
             let run: extern "C" fn(*mut u64) = core::mem::transmute(self.base);
@@ -144,7 +147,8 @@ const OPCODES: &[&[u8]] = &[
 /// Flags that instructions are given by chance: none that changes how the processor goes on.
 const USUAL_FLAGS: u64 = 0x202;
 
-/// An instruction: prefixes and opcode, then addressing with as many bytes as it needs, then more than any operand needs.
+/// An instruction: prefixes and opcode, then addressing with as many bytes as it needs, then more than any
+/// operand needs.
 struct Made {
     head: Vec<u8>,
     mod_rm: u8,

@@ -1,10 +1,11 @@
-//! System calls made as such, for measuring what one costs: where libc answers without the kernel, these do not.
+//! System calls made as such, for measuring what one costs: where libc answers without the kernel, these do
+//! not.
 
 use crate::sys::{Errno, syscall};
 use crate::thread::clock;
 
-/// `clock_gettime(CLOCK_MONOTONIC)` by a system call, in nanoseconds; 0 if the kernel refuses. libc would read a page
-/// that the kernel shares instead.
+/// `clock_gettime(CLOCK_MONOTONIC)` by a system call, in nanoseconds; 0 if the kernel refuses. libc would
+/// read a page that the kernel shares instead.
 pub fn clock_gettime() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// Generation of the control group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// `memory.limit_in_bytes`
+    /// Version 1, with its `memory.limit_in_bytes`.
     V1,
-    /// `memory.max`
+    /// Version 2, with its `memory.max`.
     V2,
 }
 
@@ -44,8 +44,8 @@ pub struct MemoryGroup {
     pub dir: PathBuf,
 }
 
-/// Groups with memory accounting that this process is in: at most one of each version, version 1 only if it has the
-/// memory controller.
+/// Groups with memory accounting that this process is in: at most one of each version, version 1 only if it
+/// has the memory controller.
 pub fn memory_groups_of_self() -> Vec<MemoryGroup> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     memory_groups(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
@@ -73,8 +73,8 @@ fn memory_groups(groups: &str, mounts: &str) -> Vec<MemoryGroup> {
             _ => continue,
         };
         if let Some((root, mount)) = hierarchy_mount(mounts, version) {
-            // Inside a container the mount may show a part of the hierarchy only; a path outside it means that the
-            // mount's root is our own group.
+            // Inside a container the mount may show a part of the hierarchy only; a path outside it means
+            // that the mount's root is our own group.
             let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
             found.push(MemoryGroup { version, dir: mount.join(below), mount });
         }

@@ -1,5 +1,5 @@
-//! Who can serve page faults here: the faulting thread itself, or a thread that reads messages. Inline faults need no
-//! privileges, but three things that a container or an old kernel may refuse; each is tried.
+//! Who can serve page faults here: the faulting thread itself, or a thread that reads messages. Inline faults
+//! need no privileges, but three things that a container or an old kernel may refuse; each is tried.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ pub enum InlineObstacle {
     NoPager,
     /// No place for the gate.
     Gate(Errno),
-    /// No filter.
+    /// No seccomp filter can be installed.
     Filter(Errno),
 }
 
@@ -158,7 +158,8 @@ fn gate() -> Tried {
     Err(Errno(libc::ENOSYS))
 }
 
-/// Asks for a filter without giving one: a kernel that would take it fails with EFAULT, whoever refuses says so first.
+/// Asks for a filter without giving one: a kernel that would take it fails with EFAULT, a kernel
+/// that refuses says so first.
 fn filter() -> Tried {
     let nothing = std::ptr::null::<libc::sock_fprog>();
     // SAFETY: the kernel reads the program, finds none and attaches nothing.

@@ -84,7 +84,8 @@ impl Context<'_> {
         if !code::can_be_read(ip) {
             return None;
         }
-        // SAFETY: the processor has just fetched the instruction from there, and `decode` reads no byte behind it.
+        // SAFETY: the processor has just fetched the instruction from there, and `decode` reads no byte
+        // behind it.
         let code = |i: usize| unsafe { core::ptr::read_volatile((ip + i) as *const u8) };
         let page = |a: usize| a / PAGE_BYTES;
         let load = Load::decode(code, ip, &self.registers())?;
@@ -102,7 +103,8 @@ impl Context<'_> {
         for (number, value) in GENERAL.into_iter().zip(registers.general) {
             self.set(number, value as usize);
         }
-        // The exception had set the flag that has one instruction pass over its breakpoint: that instruction is done.
+        // The exception had set the flag that has one instruction pass over its breakpoint: that instruction
+        // is done.
         self.set(libc::REG_EFL, registers.flags as usize & !RESUME);
         self.set_ip(self.ip() + usize::from(load.length));
     }

@@ -1,4 +1,5 @@
-/* The variadic members of the exec family, which Rust cannot define. The calls that they end in are Weir's. */
+/* The variadic members of the exec family, which Rust cannot define. The calls that they end in are
+ * Weir's. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>

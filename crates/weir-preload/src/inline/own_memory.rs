@@ -1,5 +1,5 @@
-//! Calls that name memory of this process otherwise than as a buffer: `process_vm_readv` with its own id, and the files of
-//! `/proc` that are its memory. The kernel brings no page in for them (for the files not even
+//! Calls that name memory of this process otherwise than as a buffer: `process_vm_readv` with its own id, and
+//! the files of `/proc` that are its memory. The kernel brings no page in for them (for the files not even
 //! where a thread serves faults), so both ends are brought in and pinned, a piece at a time.
 
 use crate::libc_next::{Next, set_errno};
@@ -85,8 +85,8 @@ pub fn transfer(nr: c_long, args: &[usize; 6]) -> Option<isize> {
     })
 }
 
-/// `process_vm_readv` and `process_vm_writev`, as the kernel would answer; `None` when none of it is managed, or the kernel will
-/// refuse it.
+/// `process_vm_readv` and `process_vm_writev`, as the kernel would answer; `None` when none of it is managed,
+/// or the kernel will refuse it.
 pub fn between_processes(e: &Weir, nr: c_long, args: &[usize; 6]) -> Option<isize> {
     let [pid, here, m, there, n, flags] = *args;
     if flags != 0 || m > MOST_PARTS || n > MOST_PARTS {

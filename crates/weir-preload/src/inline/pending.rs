@@ -1,6 +1,6 @@
-//! SIGBUS and SIGSYS that were sent while nobody would take them. One sent to a thread waits in that thread's area. One sent
-//! to the process waits here, for whichever thread unblocks it or waits for it first: the kernel hands it
-//! to a thread of its own choice, because for the kernel none has it blocked.
+//! SIGBUS and SIGSYS that were sent while nobody would take them. One sent to a thread waits in that thread's
+//! area. One sent to the process waits here, for whichever thread unblocks it or waits for it first: the
+//! kernel hands it to a thread of its own choice, because for the kernel none has it blocked.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,8 +22,8 @@ static INFOS: [Mutex<Info>; 2] = [const { Mutex::new(Info(MaybeUninit::uninit())
 /// A thread that waits for one of Weir's signals, by kernel id; 0 for none.
 static WAITER: AtomicU32 = AtomicU32::new(0);
 
-/// Keeps a signal that came to a thread which believes it blocked, or hands it to one that waits for it. Signals
-/// are blocked.
+/// Keeps a signal that came to a thread which believes it blocked, or hands it to one that waits for it.
+/// Signals are blocked.
 pub fn keep(number: i32, info: *const libc::siginfo_t) {
     // SAFETY: the kernel's live siginfo.
     let info = unsafe { info.read() };
@@ -65,8 +65,8 @@ fn take_bit(set: Mask) -> Option<i32> {
     (PENDING.fetch_and(!bit(number), Ordering::SeqCst) & bit(number) != 0).then_some(number)
 }
 
-/// Takes a signal of the set that waits for the calling thread or for the process; what came with it is in the thread's
-/// area.
+/// Takes a signal of the set that waits for the calling thread or for the process; what came with it is in
+/// the thread's area.
 pub fn take(set: Mask) -> Option<i32> {
     let area = Area::current();
     let own = area.pending.load(Ordering::Relaxed) & set;
@@ -99,8 +99,8 @@ pub fn discard(number: i32) {
     PENDING.fetch_and(!bit(number), Ordering::SeqCst);
 }
 
-/// The calling thread, which has them really blocked, waits for signals of Weir's from here on: it looks for one by [`take`],
-/// then sleeps.
+/// The calling thread, which has them really blocked, waits for signals of Weir's from here on: it looks for
+/// one by [`take`], then sleeps.
 pub fn begin_waiting() {
     WAITER.store(Area::current().kernel_id(), Ordering::SeqCst);
 }

@@ -28,7 +28,8 @@ impl fmt::Display for SizeError {
             SizeError::Negative => "a size cannot be negative",
             SizeError::NotANumber => "not a number; write for example 2G, 1.5GiB, 800MB, 50% or max",
             SizeError::UnknownUnit => {
-                "unknown unit; K, M, G, T, P, E (or KiB, ...) count in 1024s, KB, MB, ... in 1000s, % is of RAM"
+                "unknown unit; K, M, G, T, P, E (or KiB, ...) count in 1024s, KB, MB, ... in 1000s, % is of \
+                 RAM"
             }
             SizeError::FractionOfByte => "bytes come whole; add a unit, for example 1.5G",
             SizeError::PercentTooLarge => "more than 100% of RAM",
@@ -44,9 +45,9 @@ const FRACTION_DIGITS_MAX: usize = 18;
 
 /// Reads a size in bytes.
 ///
-/// `K` and `KiB` are 1024 bytes, `KB` is 1000 (util-linux's rule), up to `E`; upper and lower case are the same and
-/// decimals are allowed (`1.5G`). A bare number is bytes. `N%` is a part of `total_ram` (bytes) and `max` all of it.
-/// The result is rounded down to whole bytes.
+/// `K` and `KiB` are 1024 bytes, `KB` is 1000 (util-linux's rule), up to `E`; upper and lower case are the
+/// same and decimals are allowed (`1.5G`). A bare number is bytes. `N%` is a part of `total_ram` (bytes) and
+/// `max` all of it. The result is rounded down to whole bytes.
 pub fn parse_size(text: &str, total_ram: u64) -> Result<u64, SizeError> {
     let text = text.trim();
     if text.is_empty() {
@@ -107,8 +108,8 @@ impl Decimal {
         Ok(value)
     }
 
-    /// `self * factor / divisor`, rounded down. Cannot overflow: whole and factor are below 2^64, fraction and scale
-    /// below 2^60.
+    /// `self * factor / divisor`, rounded down. Cannot overflow: whole and factor are below 2^64, fraction
+    /// and scale below 2^60.
     fn times(&self, factor: u128, divisor: u128) -> Result<u64, SizeError> {
         let scaled = self.whole.checked_mul(factor).ok_or(SizeError::Overflow)?;
         let part = self.fraction.checked_mul(factor).ok_or(SizeError::Overflow)? / self.scale;

@@ -1,9 +1,10 @@
-//! Where the managed space lies: at a random place that a whole tree of processes shares, far from what the kernel and libc hand out, and
-//! from the shadows of common sanitizers.
+//! Where the managed space lies: at a random place that a whole tree of processes shares, far from what the
+//! kernel and libc hand out, and from the shadows of common sanitizers.
 //!
-//! In inline mode a child inherits the filter on calls with addresses in its parent's space, also over `exec`, and that filter lets them
-//! pass from the parent's door only. So a child's space is its parent's, door included, or lies apart. The first program chooses, and
-//! hands its choice down in the environment; where that got lost, a space that an inherited filter watches is noticed and passed over.
+//! In inline mode a child inherits the filter on calls with addresses in its parent's space, also over
+//! `exec`, and that filter lets them pass from the parent's door only. So a child's space is its parent's,
+//! door included, or lies apart. The first program chooses, and hands its choice down in the environment;
+//! where that got lost, a space that an inherited filter watches is noticed and passed over.
 
 use super::inline::GateHalf;
 use crate::error::StartError;
@@ -52,8 +53,8 @@ fn candidates(first: u32) -> impl Iterator<Item = u32> {
     (0..PLACES_TRIED).map(move |n| (first + n) % PLACES)
 }
 
-/// Reserves as much address space as may be had with its tables and the arena beside it: less under RLIMIT_AS or strict
-/// overcommit.
+/// Reserves as much address space as may be had with its tables and the arena beside it: less under RLIMIT_AS
+/// or strict overcommit.
 pub(super) fn reserve(
     budget: u64,
     intake: Intake,

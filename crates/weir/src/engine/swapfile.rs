@@ -9,14 +9,15 @@ use std::os::unix::ffi::OsStrExt;
 use weir_os::fileio::{Backend, FileIo};
 use weir_os::swapfile::{OpenError, Space, SwapFile, space};
 
-/// A file that sizes itself takes at most so many times the budget (what a program can work on at a bearable speed), and
-/// one part in this of what is free, of which a part of the whole disk is left alone: others need room too.
+/// A file that sizes itself takes at most so many times the budget (what a program can work on at a bearable
+/// speed), and one part in this of what is free, of which a part of the whole disk is left alone: others need
+/// room too.
 const AUTO_PER_BUDGET: u64 = 8;
 const AUTO_SHARE: u64 = 2;
 const AUTO_LEAVES: u64 = 10;
 
-/// Bytes of a swap file that sizes itself, in whole clusters, where files may have `limit` bytes (RLIMIT_FSIZE). An error where that is
-/// too little to be of use: what it is that allows no more.
+/// Bytes of a swap file that sizes itself, in whole clusters, where files may have `limit` bytes
+/// (RLIMIT_FSIZE). An error where that is too little to be of use: what it is that allows no more.
 pub fn auto_bytes(space: Space, budget: u64, limit: u64) -> Result<u64, SwapFileError> {
     let free = space.free.saturating_sub(space.total / AUTO_LEAVES);
     let wanted = (free / AUTO_SHARE).min(budget.saturating_mul(AUTO_PER_BUDGET));
@@ -28,7 +29,8 @@ pub fn auto_bytes(space: Space, budget: u64, limit: u64) -> Result<u64, SwapFile
     }
 }
 
-/// Makes the swap file that the setting asks for; one of a size that was named has all its blocks from the start.
+/// Makes the swap file that the setting asks for; one of a size that was named has all its blocks from the
+/// start.
 pub fn open(setting: &SwapSetting, policy: Policy, budget: u64) -> Result<Swapping<FileIo>, SwapFileError> {
     let dir = CString::new(setting.dir.as_os_str().as_bytes()).map_err(|_| SwapFileError::Name)?;
     let (bytes, file, blocks_later) = match setting.bytes {

@@ -40,14 +40,16 @@ impl Load {
     }
 }
 
-/// Whether a load may be answered: the page would take the place of another, and it is such as anybody can read and write. What has another
-/// protection may be losing it just now, and then the access is not to succeed.
+/// Whether a load may be answered: the page would take the place of another, and it is such as anybody can
+/// read and write. What has another protection may be losing it just now, and then the access is not to
+/// succeed.
 pub fn may_answer<P: Pager>(core: &Core<P>, row: BlockRow<'_>, want: Want, load: Load) -> bool {
     let plain = (row.fixed() | row.readonly()) >> want.page.index() & 1 == 0;
     plain && core.is_tight() && core.admission.answers(want, load.asker)
 }
 
-/// The value, if the page is staged, same-filled or a record in the pool, and the record is good. Under the block's lock.
+/// The value, if the page is staged, same-filled or a record in the pool, and the record is good. Under the
+/// block's lock.
 pub fn from_ram<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Option<u64> {
     debug_assert!(load.end() <= PAGE_BYTES);
     let word = core.table.word(page).load();

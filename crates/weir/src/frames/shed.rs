@@ -68,8 +68,8 @@ impl Frames {
         Some(idle)
     }
 
-    /// Gives free frames above the limit back to the kernel, but for those by which reclaim can make more free
-    /// ([`KEPT_FOR_POOL`]). Returns how many are still too many.
+    /// Gives free frames above the limit back to the kernel, but for those by which reclaim can make more
+    /// free ([`KEPT_FOR_POOL`]). Returns how many are still too many.
     pub fn shed_excess<P: Pager>(&self, pager: &P) -> u32 {
         loop {
             let excess = self.existing().saturating_sub(self.limit());

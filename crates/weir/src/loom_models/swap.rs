@@ -1,5 +1,6 @@
-//! A pooled page is written to the swap file, and read again, while something else happens to it. The record in the
-//! pool, the one on the disk and the mapped page are loom cells; bytes under way belong to whoever copied them.
+//! A pooled page is written to the swap file, and read again, while something else happens to it. The record
+//! in the pool, the one on the disk and the mapped page are loom cells; bytes under way belong to whoever
+//! copied them.
 
 use super::{BYTES, RECORD};
 use crate::page::SlotId;
@@ -118,7 +119,8 @@ impl Page {
         true
     }
 
-    /// Copies the record under the lock, writes it without; under the lock again the page gets a slot, or the slot is free.
+    /// Copies the record under the lock, writes it without; under the lock again the page gets a slot, or the
+    /// slot is free.
     fn write_through(&self) {
         let copied = self.locked(|w| {
             let found = w.load();

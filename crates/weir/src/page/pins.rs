@@ -6,8 +6,8 @@
 //! block's lock; reclaim asks for the pins of a block under the same lock. So either reclaim sees the
 //! pin, or the page is found gone and brought in again.
 //!
-//! Threads by the thousand may wait in a few pages (condition variables in an array): those that pin nothing but the same
-//! range share a row, so that asking stays quick and the pages are counted once.
+//! Threads by the thousand may wait in a few pages (condition variables in an array): those that pin nothing
+//! but the same range share a row, so that asking stays quick and the pages are counted once.
 
 use super::{BlockId, PageId};
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -16,14 +16,16 @@ use core::sync::atomic::AtomicU64;
 use weir_os::mem::Table;
 use weir_os::sys::Errno;
 
-/// Ranges that can be pinned at once: two for each stub that there can be. A row costs memory once it is used.
+/// Ranges that can be pinned at once: two for each stub that there can be. A row costs memory once it is
+/// used.
 pub const PINS: usize = 1 << 18;
 const WORDS: usize = PINS / 64;
 /// Places that remember who pinned a range last.
 const HINTS: usize = 4096;
 
-/// Words of a row: the published range, first page in the low half and one past the last in the high one, 0 when unused; the
-/// next row of the same call plus one in the low half, and how many calls share the row in the high one.
+/// Words of a row: the published range, first page in the low half and one past the last in the high one, 0
+/// when unused; the next row of the same call plus one in the low half, and how many calls share the row in
+/// the high one.
 type Row = [AtomicU64; 2];
 
 const fn pair(low: u32, high: u32) -> u64 {
@@ -60,7 +62,7 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// None yet.
+    /// No range is pinned.
     pub fn new() -> Result<Pins, Errno> {
         Ok(Pins {
             lock: Lock::default(),

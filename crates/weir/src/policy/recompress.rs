@@ -1,7 +1,9 @@
-//! When pool records that nobody has wanted for a moment are compressed again: a pure function of what came of it.
+//! When pool records that nobody has wanted for a moment are compressed again: a pure function of what came
+//! of it.
 //!
-//! A walk passes all records. One that nobody has wanted since the lap before is made again with zstd, which takes 13 us and saves a
-//! fifth to two fifths of a real heap's records; to expand it costs 4 us more than LZ4. So there has to be a processor that nobody wants, and records have to get smaller.
+//! A walk passes all records. One that nobody has wanted since the lap before is made again with zstd, which
+//! takes 13 us and saves a fifth to two fifths of a real heap's records; to expand it costs 4 us more than
+//! LZ4. So there has to be a processor that nobody wants, and records have to get smaller.
 //!
 //! | what | when |
 //! | - | - |
@@ -67,12 +69,14 @@ impl ColdWalk {
         self.shortages += 1;
     }
 
-    /// The process has forked: what is written to now is no longer shared with the other one, so records are left alone for long.
+    /// The process has forked: what is written to now is no longer shared with the other one, so records are
+    /// left alone for long.
     pub fn forked(&mut self, now_ns: u64) {
         (self.at, self.due_ns) = (None, self.due_ns.max(now_ns + COLD_FORKED_NS));
     }
 
-    /// Begins a lap, if enough pages were wanted since the last one began; so many were so far. Whether there is one.
+    /// Begins a lap, if enough pages were wanted since the last one began; so many were so far. Whether there
+    /// is one.
     pub fn begin_lap(&mut self, now_ns: u64, wanted: u64) -> bool {
         if wanted.saturating_sub(self.wanted) < COLD_WANTED_MIN {
             self.wait(now_ns);

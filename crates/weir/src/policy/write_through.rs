@@ -1,4 +1,5 @@
-//! What the adaptive policy does now, writeback or writethrough: a pure function of what was measured, with hysteresis.
+//! What the adaptive policy does now, writeback or writethrough: a pure function of what was measured, with
+//! hysteresis.
 //!
 //! Writing a page through moves its write from the moment when the pool needs its place to one when nobody waits. That
 //! is worth something only if the pool is nearly full, so that places are needed; it is for nothing for a page that dies, or

@@ -1,5 +1,6 @@
-//! The locks that the way out takes, counted where it takes them: what a page costs in acquisitions. Not counted: giving
-//! free frames back to the kernel, dropping kept copies, compaction, and what waits for a fault's own frame on the way in.
+//! The locks that the way out takes, counted where it takes them: what a page costs in acquisitions. Not
+//! counted: giving free frames back to the kernel, dropping kept copies, compaction, and what waits for a
+//! fault's own frame on the way in.
 
 use crate::door::Pager;
 use crate::page::BlockId;

@@ -32,7 +32,7 @@ impl core::fmt::Debug for Hook {
     }
 }
 
-/// The disk.
+/// The disk in memory.
 #[derive(Debug)]
 pub struct FakeDisk {
     /// What happens during the next operation.
@@ -48,7 +48,7 @@ pub struct FakeDisk {
     pub goes_on_failing: bool,
     /// Holes cannot be filled again: the file system is full.
     pub no_blocks: AtomicBool,
-    /// The error.
+    /// The error to be given.
     pub errno: AtomicU32,
     /// Longest write seen, in bytes.
     pub longest_write: AtomicU64,

@@ -26,7 +26,8 @@ pub struct World {
 }
 
 impl World {
-    /// A budget of so many MiB: 1024 pages, all of them mapped, a pool of at most 90 %, no lifts and no swap file.
+    /// A budget of so many MiB: 1024 pages, all of them mapped, a pool of at most 90 %, no lifts and no swap
+    /// file.
     pub fn budget(mib: u64) -> World {
         let budget_bytes = mib << 20;
         let windows = Geometry::arena_windows(budget_bytes);

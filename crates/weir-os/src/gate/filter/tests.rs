@@ -8,7 +8,7 @@ const ALLOWED: (u64, u64) = (0x7f12_3456_7000, 0x7f12_3456_7040);
 const ELSEWHERE: u64 = 0x5555_5555_1234;
 const MANAGED: u64 = 0x2000_0000_0000;
 
-/// `struct seccomp_data`.
+/// The kernel's `struct seccomp_data`.
 #[derive(Clone, Copy)]
 struct Data {
     nr: u32,
@@ -189,7 +189,8 @@ fn jumps_stay_inside_and_every_path_returns() {
     }
 }
 
-/// Calls that need no memory load nothing but the number and the architecture: the kernel can tell beforehand.
+/// Calls that need no memory load nothing but the number and the architecture: the kernel can tell
+/// beforehand.
 #[test]
 fn calls_without_pointers_are_allowed_by_their_number_alone() {
     let filter = filter();

@@ -15,7 +15,7 @@ const FIDEDUPERANGE: u32 = 0xc018_9436;
 
 /// What is reported for a structure of unknown size.
 const UNKNOWN: usize = 256;
-/// `struct sock_filter`.
+/// Bytes of a `struct sock_filter`.
 const INSTRUCTION: usize = 8;
 
 type Done = Result<(), Errno>;
@@ -220,7 +220,8 @@ fn semctl<C: Caller>(walk: &mut Walk<'_, C>) -> Done {
 fn ptrace<C: Caller>(walk: &mut Walk<'_, C>) -> Done {
     let (request, addr, data) = (walk.arg(0) as u32, walk.arg(2), walk.arg(3));
     match request {
-        // TRACEME, POKE*, CONT, KILL, SINGLESTEP, ATTACH, DETACH, SYSCALL, SETOPTIONS, SEIZE, INTERRUPT, LISTEN
+        // TRACEME, POKE*, CONT, KILL, SINGLESTEP, ATTACH, DETACH, SYSCALL, SETOPTIONS, SEIZE, INTERRUPT,
+        // LISTEN
         0 | 4..=9 | 16 | 17 | 24 | 0x4200 | 0x4206..=0x4208 => Ok(()),
         // PEEK*, GETEVENTMSG, GETSIGMASK, SETSIGMASK
         1..=3 | 0x4201 | 0x420a | 0x420b => walk.report(data, 8),

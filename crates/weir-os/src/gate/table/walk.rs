@@ -30,7 +30,7 @@ pub enum Known {
 const MOST_VECTORS: usize = 1024;
 /// Room for 1024 messages with 1024 vectors each, the longest table that the kernel takes.
 const MOST_READS: u32 = 1 << 17;
-/// `FUTEX_WAITV_MAX`.
+/// The kernel's `FUTEX_WAITV_MAX`.
 const MOST_WAITERS: usize = 128;
 /// `struct sockaddr_storage`: the kernel cuts addresses to this.
 const MOST_ADDRESS: usize = 128;

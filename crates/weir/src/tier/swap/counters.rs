@@ -22,9 +22,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Pages read.
+    /// Pages that were read.
     pages_in "pswpin",
-    /// Pages written.
+    /// Pages that were written.
     pages_out "pswpout",
     /// Bytes read, with what alignment adds.
     bytes_read "weir_swap_bytes_read",
@@ -36,10 +36,10 @@ counters! {
     writes "weir_swap_writes",
     /// Slots asked for.
     slots_wanted "weir_swap_slots_wanted",
-    /// Times that a cache went to the shared slot bitmap, to fill or to empty itself: the accesses that processors and
-    /// processes contend for.
+    /// Times that a cache went to the shared slot bitmap, to fill or to empty itself: the accesses that
+    /// processors and processes contend for.
     slot_trips "weir_swap_slot_trips",
-    /// Clusters taken.
+    /// Clusters that were taken.
     clusters_taken "weir_swap_clusters_taken",
     /// Clusters whose space went back to the file system.
     clusters_punched "weir_swap_clusters_punched",
