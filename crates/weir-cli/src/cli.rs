@@ -1,5 +1,5 @@
-//! The command line. The flags of `run` are built from [`weir::config::OPTIONS`], so that parser, help, man page,
-//! completions and configuration file cannot disagree.
+//! The command line. The flags of `run` are built from [`weir::config::OPTIONS`], so that parser, help, man
+//! page, completions and configuration file cannot disagree.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -84,7 +84,8 @@ impl Args for SettingFlags {
                     "" => String::new(),
                     text => format!(" [default: {text}]"),
                 };
-                // Values that begin with a dash reach the parser of sizes, which explains better what is wrong.
+                // Values that begin with a dash reach the parser of sizes, which explains better what is
+                // wrong.
                 arg.action(ArgAction::Set)
                     .value_name(option.value)
                     .allow_hyphen_values(true)
@@ -273,7 +274,8 @@ pub struct SwapArgs {
     /// Options of all scenarios.
     #[command(flatten)]
     pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side and budget of Weir's; the data is twice this [default: 256M, with --quick 64M]
+    /// RAM limit of the kernel's side and budget of Weir's; the data is twice this [default: 256M, with
+    /// --quick 64M]
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
     /// Seconds per random-access row [default: 2, with --quick 0.5]
@@ -309,7 +311,8 @@ pub struct FoundingArgs {
 /// The experiments.
 #[derive(Debug, Subcommand)]
 pub enum Experiment {
-    /// Swap-out batching: slots and pages in batches against one by one, to a swap file and to the pool, 1 and 16 threads
+    /// Swap-out batching: slots and pages in batches against one by one, to a swap file and to the pool, 1
+    /// and 16 threads
     F1(FoundingRunArgs),
     /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads
     F3(FoundingRunArgs),
@@ -375,7 +378,8 @@ pub struct PolicyArgs {
     /// Frames, of 4 KiB [default: 32768, with --quick 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=1 << 22))]
     pub frames: Option<u32>,
-    /// A trace instead of those made by rule: a page number, or 0x and an address, at the start of each line; may be repeated
+    /// A trace instead of those made by rule: a page number, or 0x and an address, at the start of each line;
+    /// may be repeated
     #[arg(long, value_name = "FILE")]
     pub trace: Vec<PathBuf>,
 }
@@ -424,8 +428,8 @@ pub struct NumpyArgs {
 /// `weir __workload`
 #[derive(Debug, Args)]
 pub struct WorkloadArgs {
-    /// Phases: fill, seqread, randread, randwords, randwrite, sweep, zipf (each with @THREADS), or demo, gate or graph alone;
-    /// comma-separated
+    /// Phases: fill, seqread, randread, randwords, randwrite, sweep, zipf (each with @THREADS), or demo, gate
+    /// or graph alone; comma-separated
     #[arg(value_delimiter = ',')]
     pub phases: Vec<String>,
     /// Bytes of data

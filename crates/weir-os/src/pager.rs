@@ -32,7 +32,8 @@ pub struct KernelPager {
     lift_len: usize,
     /// Unregistered memory for one page on its way into the arena.
     nursery: Mapping,
-    /// Zeros to copy from; all its pages are the kernel's one zero page, which stays in the processor's cache.
+    /// Zeros to copy from; all its pages are the kernel's one zero page, which stays in the processor's
+    /// cache.
     zeros: Mapping,
     nursery_busy: AtomicBool,
     /// MOVE, COPY and drop calls made, for the cost tables.
@@ -182,7 +183,8 @@ impl KernelPager {
         self.moves
     }
 
-    /// Whether the kernel still tells of missing pages: not once the program has closed the userfaultfd past Weir.
+    /// Whether the kernel still tells of missing pages: not once the program has closed the userfaultfd past
+    /// Weir.
     pub fn is_watching(&self) -> bool {
         self.uffd.is_intact()
     }
@@ -335,8 +337,8 @@ impl KernelPager {
         let (dst, src, len) = (self.slot_addr(slot, n), self.page_addr(page, n), n * PAGE_BYTES);
         assert!(dst >= self.arena.base() + self.arena.len() - self.lift_len, "lift slot");
         self.count(1);
-        // SAFETY: the pager owns both ranges; the destination holds nothing. What the program excludes from core files later must not be
-        // in one because it lies here.
+        // SAFETY: the pager owns both ranges; the destination holds nothing. What the program excludes from
+        // core files later must not be in one because it lies here.
         unsafe {
             mem::lift(dst, src, len)?;
             let _ = mem::advise(dst, len, libc::MADV_DONTDUMP);
@@ -487,8 +489,8 @@ impl KernelPager {
         Ok(())
     }
 
-    /// New frames of zeros become up to [`CHUNK_PAGES`] of the `n` missing pages at `page..`: no other processor has to forget
-    /// anything, as with frames that are made in the arena and moved.
+    /// New frames of zeros become up to [`CHUNK_PAGES`] of the `n` missing pages at `page..`: no other
+    /// processor has to forget anything, as with frames that are made in the arena and moved.
     pub fn fill_zeros(&self, page: usize, n: usize, wake: Wake) -> Progress {
         let dst = self.page_addr(page, n);
         // SAFETY: the pager owns the destination.
@@ -581,8 +583,8 @@ impl KernelPager {
         unsafe { self.uffd.poison(self.page_addr(page, 1), PAGE_BYTES) }
     }
 
-    /// Changes the protection of pages of the space. Those that can be used are in core files, if they are to be: in one mapping with
-    /// their neighbours all the same.
+    /// Changes the protection of pages of the space. Those that can be used are in core files, if they are to
+    /// be: in one mapping with their neighbours all the same.
     pub fn protect(&self, page: usize, n: usize, prot: mem::Prot, dump: bool) -> Result<(), Errno> {
         let dump = dump && prot != libc::PROT_NONE;
         // SAFETY: the program's own pages, at the program's wish.
@@ -597,8 +599,8 @@ impl KernelPager {
         unsafe { mem::advise(self.page_addr(page, n), n * PAGE_BYTES, advice) }
     }
 
-    /// Keeps the frames of pages, which are all there, from being swapped by the kernel. (It must not touch missing ones, which it
-    /// would wait for.)
+    /// Keeps the frames of pages, which are all there, from being swapped by the kernel. (It must not touch
+    /// missing ones, which it would wait for.)
     pub fn lock(&self, page: usize, n: usize) -> Result<(), Errno> {
         const ONFAULT: usize = 1;
         let (addr, len) = (self.page_addr(page, n), n * PAGE_BYTES);
@@ -683,8 +685,8 @@ fn read_forced(dst: usize, src: usize, len: usize) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// A pager over memory of its own, of whose space so many pages can be used, the first ones. Nobody touches a page that is missing: no
-    /// thread needs to answer.
+    /// A pager over memory of its own, of whose space so many pages can be used, the first ones. Nobody
+    /// touches a page that is missing: no thread needs to answer.
     fn over_own_memory(space_pages: usize, usable: usize, arena_pages: usize) -> KernelPager {
         let space = Mapping::reserve(0, space_pages * PAGE_BYTES).unwrap();
         let arena = Mapping::anon(arena_pages * PAGE_BYTES).unwrap();

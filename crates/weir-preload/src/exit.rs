@@ -28,7 +28,8 @@ pub fn forked() {
     fds::close(fd);
 }
 
-/// Shared memory of the process in RAM (`RssShmem`), which is not in the budget: relatives may have it as well.
+/// Shared memory of the process in RAM (`RssShmem`), which is not in the budget: relatives may have it as
+/// well.
 fn shared_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));

@@ -153,8 +153,8 @@ fn prepare_with(used: &[usize]) {
     closed(engine, signals);
 }
 
-/// A handler of the program's that ran while the gate is closed by its own thread would wait for itself. Faults must come, since
-/// jemalloc's locks lie in managed memory whose pages may be out.
+/// A handler of the program's that ran while the gate is closed by its own thread would wait for itself.
+/// Faults must come, since jemalloc's locks lie in managed memory whose pages may be out.
 fn block_signals() -> u64 {
     thread::block_signals_but(if crate::inline::taken() { crate::inline::OURS } else { 0 })
 }
@@ -174,8 +174,9 @@ fn closed(engine: &state::Weir, signals: u64) {
     CLOSED.store(true, Ordering::Relaxed);
 }
 
-/// A fork by a system call past libc (`fork`, or `clone` and `clone3` without CLONE_VM), with what the handlers do around libc's.
-/// Its child goes on here, on the same stack, whatever stack the call names. Returns the kernel's result.
+/// A fork by a system call past libc (`fork`, or `clone` and `clone3` without CLONE_VM), with what the
+/// handlers do around libc's. Its child goes on here, on the same stack, whatever stack the call names.
+/// Returns the kernel's result.
 ///
 /// libc's streams are not looked at: no code of libc's runs before the child's memory is watched again.
 pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
@@ -202,7 +203,8 @@ pub fn raw(nr: libc::c_long, mut args: [usize; 6], flags: usize) -> isize {
     result
 }
 
-/// Whether a call past libc makes a process with a copy of the memory: then it is made here. `None`: it is not one.
+/// Whether a call past libc makes a process with a copy of the memory: then it is made here. `None`: it is
+/// not one.
 pub fn raw_if_copy(nr: libc::c_long, args: [usize; 6]) -> Option<isize> {
     let mut args = args;
     let mut words = [0u64; CLONE_ARGS_MAX / size_of::<u64>()];
@@ -274,7 +276,8 @@ pub unsafe extern "C" fn clone(
         set_errno(libc::EAGAIN);
         return -1;
     }
-    // Outside managed memory, for the child to read before that is watched: with its stack. Never freed in the child.
+    // Outside managed memory, for the child to read before that is watched: with its stack. Never freed in
+    // the child.
     let Ok(mut own) = Stack::new(CHILD_STACK_BYTES) else {
         set_errno(libc::ENOMEM);
         return -1;
@@ -316,21 +319,24 @@ unsafe extern "C" fn begin_clone(child: *mut c_void) -> c_int {
     weir_os::sys::exit_group(unsafe { entry(arg) })
 }
 
-/// As `in_copy`, on a stack of Weir's own: the child's may be small, or managed memory that nobody watches yet.
+/// As `in_copy`, on a stack of Weir's own: the child's may be small, or managed memory that nobody watches
+/// yet.
 fn on_own_stack(flags: usize) -> Option<u64> {
     let mut signals = None;
     match Stack::new(CHILD_STACK_BYTES) {
         Ok(mut own) => own.run(&mut || signals = in_copy(flags)),
         Err(e) => fatal(format_args!("a child has no memory for a stack: {e}")),
     }
-    // Not on that stack: a handler of Weir's calls this, and a fault's handler would begin where that one's frame lies.
+    // Not on that stack: a handler of Weir's calls this, and a fault's handler would begin where that one's
+    // frame lies.
     if signals.is_some() {
         arenas(2);
     }
     signals
 }
 
-/// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's loss.
+/// In a child of `clone` without CLONE_VM: takes the memory over, or ends it where that would be its parent's
+/// loss.
 fn in_copy(flags: usize) -> Option<u64> {
     for (flag, what) in
         [(libc::CLONE_FILES, "descriptors"), (libc::CLONE_SETTLS, "thread-local storage of its own")]
@@ -377,7 +383,8 @@ fn unlock_outer() {
     brk::unlock_after_fork();
 }
 
-/// The last of a fork in either process: the thread has its mask again, and `streams`: their list is free again.
+/// The last of a fork in either process: the thread has its mask again, and `streams`: their list is free
+/// again.
 fn end(streams: bool, signals: u64) {
     if streams {
         // SAFETY: taken in `prepare_with`.
@@ -397,8 +404,8 @@ fn end_in_child(streams: bool) {
     }
 }
 
-/// If the gate was closed: takes the memory over, and returns the mask as `in_parent` does. The caller releases jemalloc's locks, which
-/// lie in managed memory.
+/// If the gate was closed: takes the memory over, and returns the mask as `in_parent` does. The caller
+/// releases jemalloc's locks, which lie in managed memory.
 fn in_child() -> Option<u64> {
     if !CLOSED.swap(false, Ordering::Relaxed) {
         crate::inline::forked(); // the signals are Weir's before there is an engine
@@ -415,8 +422,8 @@ fn in_child() -> Option<u64> {
     Some(MASK.load(Ordering::Relaxed))
 }
 
-/// Has the page of `addr` come in: by an instruction that writes, and changes nothing. (One that loads may be given its value while the
-/// page stays where it is.)
+/// Has the page of `addr` come in: by an instruction that writes, and changes nothing. (One that loads may be
+/// given its value while the page stays where it is.)
 ///
 /// # Safety
 /// - `addr` can be written to.

@@ -61,7 +61,8 @@ fn take_over(s: &Settings) {
     }
 }
 
-/// Without the `weir` command the first program chooses where managed memory lies, for those that it starts as well.
+/// Without the `weir` command the first program chooses where managed memory lies, for those that it starts
+/// as well.
 fn hand_down_place(settings: &mut Settings) {
     if settings.place.is_none() {
         let place = place::choose();

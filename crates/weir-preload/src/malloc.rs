@@ -1,9 +1,9 @@
 //! What serves the malloc family where it is Weir's (`family.rs` says when).
 //!
-//! Until the process is large every block is libc's. Then large requests get a region of their own, smaller ones
-//! come from an allocator in the managed space. What libc and the dynamic linker ask for themselves stays libc's:
-//! they touch it with signals blocked, and in a forked child before its memory is watched. A block's address tells
-//! whose it is.
+//! Until the process is large every block is libc's. Then large requests get a region of their own, smaller
+//! ones come from an allocator in the managed space. What libc and the dynamic linker ask for themselves
+//! stays libc's: they touch it with signals blocked, and in a forked child before its memory is watched. A
+//! block's address tells whose it is.
 
 use crate::arena;
 use crate::libc_next::{
@@ -18,8 +18,8 @@ use weir::engine::threads::fatal;
 
 /// From this size on an allocation is a region of its own: freed at once, grown without copying.
 const LARGE_BYTES: usize = 1 << 20;
-/// Blocks of libc's from this size on are the program's data (`qsort`, `getline`), which libc itself would give a
-/// mapping of their own.
+/// Blocks of libc's from this size on are the program's data (`qsort`, `getline`), which libc itself would
+/// give a mapping of their own.
 const LIBCS_MAX: usize = 128 << 10;
 /// Large allocations begin at multiples of this.
 const LARGE_ALIGN: usize = 256 << 10;

@@ -14,8 +14,8 @@ use weir::page::region::{Access, AtFork, Kind};
 use weir_os::sys::{Errno, syscall};
 
 pub const FAILED: *mut c_void = usize::MAX as *mut c_void;
-/// Smaller mappings are left alone: guard pages, stacks of handlers, words that the kernel keeps. (The pages of Ruby's heap
-/// are mappings of 32 KiB.)
+/// Smaller mappings are left alone: guard pages, stacks of handlers, words that the kernel keeps. (The pages
+/// of Ruby's heap are mappings of 32 KiB.)
 const MAP_MIN_BYTES: usize = 16 << 10;
 /// Smaller mappings share blocks, which are the unit of everything.
 const MAP_SHARED_BYTES: usize = 128 << 10;
@@ -303,14 +303,16 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
         libc::MADV_DONTNEED | libc::MADV_FREE | MADV_DONTNEED_LOCKED => done(e.drop_contents(a, n)),
         libc::MADV_WILLNEED | MADV_POPULATE_READ | MADV_POPULATE_WRITE => done(e.will_need(a, n)),
         libc::MADV_COLD | libc::MADV_PAGEOUT => done(e.page_out(a, n)),
-        // For the engine's readahead alone: set in the kernel as well, it would split the mapping and keep its pages from moving.
+        // For the engine's readahead alone: set in the kernel as well, it would split the mapping and keep
+        // its pages from moving.
         libc::MADV_NORMAL => done(e.set_access(a, n, Access::Any)),
         libc::MADV_RANDOM => done(e.set_access(a, n, Access::Random)),
         libc::MADV_SEQUENTIAL => done(e.set_access(a, n, Access::Sequential)),
         // Parts that differ are mappings of their own, between which pages are moved one by one.
         libc::MADV_DONTDUMP => done(e.set_dump(a, n, false)),
         libc::MADV_DODUMP => done(e.set_dump(a, n, true)),
-        // About page size and merging: the engine decides; set in the kernel, they would split the mapping, too.
+        // About page size and merging: the engine decides; set in the kernel, they would split the mapping,
+        // too.
         libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | MADV_COLLAPSE
@@ -487,8 +489,9 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     }
 }
 
-/// Locking everything would lock the reserved space and the arena: refused once the engine runs. Until then it is the kernel's; what was
-/// locked stays so, but memory to come is locked no longer once the engine starts (`leave_future_unlocked`).
+/// Locking everything would lock the reserved space and the arena: refused once the engine runs. Until then
+/// it is the kernel's; what was locked stays so, but memory to come is locked no longer once the engine
+/// starts (`leave_future_unlocked`).
 ///
 /// # Safety
 /// - as `mlockall(2)`.

@@ -1,6 +1,7 @@
-//! `vmsplice` lends pages to a pipe and pins them for nobody: a frame could travel and be used again before the reader comes. So
-//! the pipe gets copies, in pages that nobody else has; all the rest (how many places the pipe has, waiting, short counts, errors)
-//! is the kernel's, since each copy lies in its page where the bytes lie in theirs.
+//! `vmsplice` lends pages to a pipe and pins them for nobody: a frame could travel and be used again before
+//! the reader comes. So the pipe gets copies, in pages that nobody else has; all the rest (how many places
+//! the pipe has, waiting, short counts, errors) is the kernel's, since each copy lies in its page where the
+//! bytes lie in theirs.
 
 use crate::libc_next::Next;
 use crate::state::{self, Weir};
@@ -44,7 +45,8 @@ pub unsafe extern "C" fn vmsplice(fd: c_int, parts: *const libc::iovec, n: usize
     }
 }
 
-/// The same for a call that was trapped, whose program has these signals blocked; `None`: it is one like all others.
+/// The same for a call that was trapped, whose program has these signals blocked; `None`: it is one like all
+/// others.
 #[cfg(target_arch = "x86_64")]
 pub fn trapped(e: &Weir, [fd, parts, n, flags, ..]: [usize; 6], mask: u64) -> Option<isize> {
     let copies = lent(e, fd as c_int, parts, n)?;
@@ -57,7 +59,8 @@ pub fn trapped(e: &Weir, [fd, parts, n, flags, ..]: [usize; 6], mask: u64) -> Op
     Some(r.map_or_else(|e| -(e.0 as isize), |n| n as isize))
 }
 
-/// What a call lends in the place of its list: the memory of the copies is unmapped after the call, and is the pipe's alone then.
+/// What a call lends in the place of its list: the memory of the copies is unmapped after the call, and is
+/// the pipe's alone then.
 struct Copies {
     parts: Vec<libc::iovec>,
     _memory: Mapping,
@@ -90,8 +93,8 @@ fn pages(part: &libc::iovec) -> usize {
     if part.iov_len == 0 { 0 } else { (skew + part.iov_len).div_ceil(PAGE_BYTES) }
 }
 
-/// Copies of what a call lends, as much of it as the pipe can hold; `None` when nothing of it is managed, or the call
-/// cannot succeed: the kernel knows the right error.
+/// Copies of what a call lends, as much of it as the pipe can hold; `None` when nothing of it is managed, or
+/// the call cannot succeed: the kernel knows the right error.
 fn lent(e: &Weir, fd: c_int, list: usize, n: usize) -> Option<Copies> {
     if n == 0 || n > MOST_PARTS || !matches!(mode(fd)?, libc::O_WRONLY | libc::O_RDWR) {
         return None;

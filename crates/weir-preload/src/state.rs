@@ -115,7 +115,8 @@ pub fn wait_until_started() {
     }
 }
 
-/// Not counted to the last byte: threads that count at once may lose some, and nobody waits for a locked instruction.
+/// Not counted to the last byte: threads that count at once may lose some, and nobody waits for a locked
+/// instruction.
 #[inline]
 fn note_small(len: usize) -> Option<&'static Weir> {
     let before = SMALL_BYTES.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The engine's threads: started with the engine, again in each forked child, and replaced when the program gives rights up.
+//! The engine's threads: started with the engine, again in each forked child, and replaced when the program
+//! gives rights up.
 
 use crate::heap::FutexLock;
 use crate::state::{self, STACK_BYTES, Weir};
@@ -20,7 +21,8 @@ struct Hand {
     word: *mut AtomicU32,
 }
 
-/// In the word: works; is to leave; still has the rights of its starter; has given them up and waits for its turn.
+/// In the word: works; is to leave; still has the rights of its starter; has given them up and waits for its
+/// turn.
 const AT_WORK: u32 = 0;
 const LEAVE: u32 = 1;
 const NEW: u32 = 2;
@@ -102,8 +104,8 @@ pub fn forked() {
     with_hands(|hands| (hands.serve, hands.reclaim) = (None, None));
 }
 
-/// The calling thread has other rights than before, or, with `anyway`, may have: threads with its rights take the place of the others.
-/// Not in a child of `vfork`, which has rights of its own and threads of its parent.
+/// The calling thread has other rights than before, or, with `anyway`, may have: threads with its rights take
+/// the place of the others. Not in a child of `vfork`, which has rights of its own and threads of its parent.
 pub fn follow(anyway: bool) {
     state::wait_until_started();
     let Some(engine) = state::running() else { return };

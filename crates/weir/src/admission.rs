@@ -1,4 +1,5 @@
-//! What is known of pages, victims and sites, for [`crate::policy::admission`] to decide by: tables of words, without a lock.
+//! What is known of pages, victims and sites, for [`crate::policy::admission`] to decide by: tables of words,
+//! without a lock.
 
 use crate::limits::{
     ADMIT_FRAMES_PER_PLACE, ADMIT_LAST, ADMIT_PLACES_MIN, ADMIT_SITES, ADMIT_STAYS, AT_ONCE, GOLDEN,
@@ -32,7 +33,8 @@ impl Site {
     }
 }
 
-/// An answer: tag (24) | time (28) | times in a row (4) | site (8). The tag is of the bits of the page's mixed number that its place does not tell.
+/// An answer: tag (24) | time (28) | times in a row (4) | site (8). The tag is of the bits of the page's
+/// mixed number that its place does not tell.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry(u64);
 
@@ -326,8 +328,8 @@ mod tests {
         }
     }
 
-    /// Of so many wants of pages that are out, chosen by `page`, those that brought theirs, while a victim is wanted every `gap`. What
-    /// came in is wanted no more, if it `stays`.
+    /// Of so many wants of pages that are out, chosen by `page`, those that brought theirs, while a victim is
+    /// wanted every `gap`. What came in is wanted no more, if it `stays`.
     fn came_in(wants: u64, gap: u64, stays: bool, mut page: impl FnMut(u64) -> u32) -> u64 {
         let a = admission();
         let (mut inside, mut came) = (std::collections::HashSet::new(), 0);

@@ -6,7 +6,8 @@ use crate::sync::Ordering;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use weir_os::shards::Line;
 
-/// A count of what all threads count in parts of their own, told in steps: one write in so many goes to a line that all share.
+/// A count of what all threads count in parts of their own, told in steps: one write in so many goes to a
+/// line that all share.
 #[derive(Debug, Default)]
 pub struct Tally(AtomicU64);
 

@@ -1,5 +1,6 @@
 //! The engine's only doors to the kernel: the traits [`Pager`] and [`BlockIo`], implemented by
-//! [`weir_os::pager::KernelPager`] and [`weir_os::fileio::FileIo`], and by the fakes that the unit tests drive.
+//! [`weir_os::pager::KernelPager`] and [`weir_os::fileio::FileIo`], and by the fakes that the unit tests
+//! drive.
 
 use crate::page::{PageId, Slot};
 use weir_os::codec::PageBytes;
@@ -112,11 +113,13 @@ pub trait BlockIo: Sync {
             write.outcome = self.write_at(write.offset, write.bytes);
         }
     }
-    /// Gives the space under a range back; it must be allocated again before it is written. EOPNOTSUPP: not here.
+    /// Gives the space under a range back; it must be allocated again before it is written. EOPNOTSUPP: not
+    /// here.
     fn punch(&self, offset: u64, len: u64) -> Result<(), Errno>;
     /// Makes sure of the space under a range that was punched, or never had any.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), Errno>;
-    /// Claims a number for this process until it ends, by whatever way, or `unclaim`; `false`: another process has it.
+    /// Claims a number for this process until it ends, by whatever way, or `unclaim`; `false`: another
+    /// process has it.
     fn claim(&self, number: u32) -> bool;
     /// Gives a claim up.
     fn unclaim(&self, number: u32);

@@ -9,13 +9,13 @@ pub const BUDGET_BYTES_MIN: u64 = 8 << 20;
 /// Cold records are not compressed again in a smaller budget, in bytes: zstd's contexts are some 700 KiB.
 pub const RECOMPRESS_BUDGET_MIN: u64 = 64 << 20;
 
-/// Managed address space asked for first; halved until the reservation succeeds, and its tables (RLIMIT_AS, strict
-/// overcommit). Twice what the largest runtime reserves at once (GHC's 1 TiB).
+/// Managed address space asked for first; halved until the reservation succeeds, and its tables (RLIMIT_AS,
+/// strict overcommit). Twice what the largest runtime reserves at once (GHC's 1 TiB).
 pub const SPACE_BYTES_MAX: u64 = 2 << 40;
 /// Bytes of address space in which managed spaces begin and end.
 pub const PLACES_BYTES: u64 = 1 << 44;
-/// Distance between two places where one may begin: two spaces are the same or apart, whoever chose them. (The filter of the
-/// system-call gate, which children inherit, compares upper halves of addresses.)
+/// Distance between two places where one may begin: two spaces are the same or apart, whoever chose them.
+/// (The filter of the system-call gate, which children inherit, compares upper halves of addresses.)
 pub const PLACE_BYTES: u64 = SPACE_BYTES_MAX;
 /// Places where one may begin.
 pub const PLACES: u32 = ((PLACES_BYTES - SPACE_BYTES_MAX) / PLACE_BYTES) as u32 + 1;
@@ -49,16 +49,18 @@ pub const LIFT_SHARE: u32 = 16;
 /// windows and spans. The rest of the metadata is charged as it is touched.
 pub const FIXED_OVERHEAD_BYTES: u64 = 1 << 20;
 
-/// Frames that faults leave to reclaim, and that reclaim does not give back: to store a page the pool may need a whole new window.
+/// Frames that faults leave to reclaim, and that reclaim does not give back: to store a page the pool may
+/// need a whole new window.
 pub const KEPT_FOR_POOL: u32 = BLOCK_PAGES + 8;
 
-/// Room for metadata of blocks about to be touched: frames shrink before it is used up, not after. More than the frames that
-/// stay although there are too many ([`KEPT_FOR_POOL`]).
+/// Room for metadata of blocks about to be touched: frames shrink before it is used up, not after. More than
+/// the frames that stay although there are too many ([`KEPT_FOR_POOL`]).
 pub const METADATA_AHEAD_BYTES: u64 = 352 << 10;
 const _: () = assert!(METADATA_AHEAD_BYTES >= KEPT_FOR_POOL as u64 * 4096 + (64 << 10));
 
-/// However much memory there is outside, frames for one part in so many of the budget stay: a program that has less of its data at hand does
-/// nothing but wait for it, and the RAM exceeds the budget by at most this part, which is told.
+/// However much memory there is outside, frames for one part in so many of the budget stay: a program that
+/// has less of its data at hand does nothing but wait for it, and the RAM exceeds the budget by at most this
+/// part, which is told.
 pub const LEAST_SHARE: u64 = 16;
 /// Time in which a burst of memory outside is forgotten.
 pub const OUTSIDE_FALL_NS: u64 = 1_000_000_000;
@@ -76,13 +78,13 @@ pub const FREE_LOW_MIN: u32 = 2 * BLOCK_PAGES;
 /// Readahead leaves these frames to faults.
 pub const FREE_RESERVE: u32 = BLOCK_PAGES / 4;
 
-/// Free frames that the background thread makes ahead while the budget is not used up and new frames no longer come straight from
-/// the kernel.
+/// Free frames that the background thread makes ahead while the budget is not used up and new frames no
+/// longer come straight from the kernel.
 pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
 
-/// While nothing was ever evicted, pages get new frames until so few more are allowed. The last ones are made in the arena ahead
-/// of need: the pool wants a whole window before it can store its first page, and the limit falls a little with every row of the
-/// page table that comes into use.
+/// While nothing was ever evicted, pages get new frames until so few more are allowed. The last ones are made
+/// in the arena ahead of need: the pool wants a whole window before it can store its first page, and the
+/// limit falls a little with every row of the page table that comes into use.
 pub const NEW_FRAMES_LEAVE: u32 = 4 * BLOCK_PAGES;
 
 /// Free frames kept in the arena whatever faults want: a stream's block, and a window for the pool.
@@ -101,8 +103,8 @@ pub const KEPT_SHARE: u32 = 16;
 /// Share of frames that may be staged: the length of the second chance.
 pub const STAGED_SHARE: u32 = 32;
 
-/// Staged pages handled under one hold of a block lock, which bounds how long a fault waits for it (about 6 us a page),
-/// and records that get their places in the pool under one hold of its lock.
+/// Staged pages handled under one hold of a block lock, which bounds how long a fault waits for it (about 6
+/// us a page), and records that get their places in the pool under one hold of its lock.
 pub const STORE_PER_HOLD: u32 = 4;
 
 /// Longest stretch that the background reclaimer runs without offering its processor to others.
@@ -123,8 +125,8 @@ pub const FRUITLESS_PAUSE_NS: u64 = 200_000;
 /// A fault that is not resolved in this time is reported by the watchdog.
 pub const FAULT_STALL_MS: u64 = 10_000;
 
-// The bits of the word in which a block's row remembers its faults. These are sizes; bits 0 and 1 say that there is a stream,
-// and that it goes backwards.
+// The bits of the word in which a block's row remembers its faults. These are sizes; bits 0 and 1 say that
+// there is a stream, and that it goes backwards.
 
 /// Where a stream's window begins.
 pub const STREAM_SIZE_SHIFT: u32 = 2;
@@ -163,13 +165,14 @@ pub const MILLION: u64 = 1_000_000;
 /// Nanoseconds of a second.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-// What follows steers: policy goes by it. Each number names the range in which it was tried, and by which experiment it was
-// set: a decision (`docs/decisions`) or a row of `weir bench`. "Not tried" says that no other value was ever measured.
+// What follows steers: policy goes by it. Each number names the range in which it was tried, and by which
+// experiment it was set: a decision (`docs/decisions`) or a row of `weir bench`. "Not tried" says that no
+// other value was ever measured.
 
 // Replacement ([`crate::policy::victims`]).
 
-/// Probation gives victims while it has one block in so many. Tried: none other; S3-FIFO's share, kept by `bench policy`
-/// (decision 25).
+/// Probation gives victims while it has one block in so many. Tried: none other; S3-FIFO's share, kept by
+/// `bench policy` (decision 25).
 pub const PROBATION_PART: u32 = 10;
 /// A block comes back soon within this part of the queued blocks, in turns. Not tried.
 pub const REFAULT_PART: u32 = 2;
@@ -186,14 +189,16 @@ pub const IN_ORDER: u32 = 4;
 pub const WINDOW_SHRINK: u32 = 16;
 /// A fault where an earlier stream began divides its window by this. Tried: 1 and 4 (decision 22).
 pub const WINDOW_RESTART: u32 = 4;
-/// Most pages that were there already that a stream passes over between two faults. Tried: 0 and 8 (decision 22).
+/// Most pages that were there already that a stream passes over between two faults. Tried: 0 and 8 (decision
+/// 22).
 pub const PASSED_MAX: usize = 8;
-/// A stream passed lately within so many faults of the program on pages that are out: others may make some thousand of them
-/// before a slow reader comes to the end of the blocks fetched ahead of it. Not tried.
+/// A stream passed lately within so many faults of the program on pages that are out: others may make some
+/// thousand of them before a slow reader comes to the end of the blocks fetched ahead of it. Not tried.
 pub const PASSED_LATELY: u64 = 8192;
 /// Equal distances in a row before a stride is believed. Not tried.
 pub const STRIDE_CONFIRM: u32 = 2;
-/// Strides of fewer pages than two to this power are followed: a bound of the 24 bits that a thread's row has for one.
+/// Strides of fewer pages than two to this power are followed: a bound of the 24 bits that a thread's row has
+/// for one.
 pub const STRIDE_BITS: u32 = 22;
 /// Equal distances are counted up to here: a bound of the 8 bits that a thread's row has for the count.
 pub const STRIDE_SURE_MAX: u32 = 200;
@@ -207,7 +212,8 @@ const _: () = assert!(IN_ORDER > 1 && WINDOW_RESTART <= WINDOW_SHRINK && WINDOW_
 
 /// Faults of the program between two of a block that still belong together, at most. Not tried (decision 22).
 pub const NEAR_SOON_MAX: u64 = 64;
-/// And one for so many blocks in use, so that chance alone rarely brings two random faults so close. Not tried (decision 22).
+/// And one for so many blocks in use, so that chance alone rarely brings two random faults so close. Not
+/// tried (decision 22).
 pub const NEAR_BLOCKS_PER_FAULT: u64 = 32;
 /// Faults close together, after the first, that bring a part of the block. Not tried (decision 22).
 pub const NEAR_PART_AT: u32 = 2;
@@ -217,17 +223,19 @@ pub const NEAR_ALL_AT: u32 = 4;
 pub const NEAR_PART_PAGES: u32 = 16;
 /// One block in so many is held while bringing does not pay or nothing is known. Not tried (decision 31).
 pub const NEAR_HELD_ONE_IN: u32 = 16;
-/// The same while it pays: each one that is held costs the faults that bringing saves. Not tried (decision 31).
+/// The same while it pays: each one that is held costs the faults that bringing saves. Not tried (decision
+/// 31).
 pub const NEAR_HELD_ONE_IN_IF_PAYS: u32 = 64;
 /// So many times that bringing was held make a verdict. Not tried (decision 31).
 pub const NEAR_TRIALS: u32 = 16;
-/// After two to this power of the program's faults on pages that are out, other blocks are held also without a verdict: there
-/// may be none, if the program stays with blocks that are not. Not tried (decision 31).
+/// After two to this power of the program's faults on pages that are out, other blocks are held also without
+/// a verdict: there may be none, if the program stays with blocks that are not. Not tried (decision 31).
 pub const NEAR_HOLD_SHIFT: u32 = 16;
-/// Pages of the 14 of a part and of the 60 of a block that must be wanted for bringing from the pool to pay. Tried: 5 and 20, 8
-/// and 24, 12 and 48 (decisions 31 and 32).
+/// Pages of the 14 of a part and of the 60 of a block that must be wanted for bringing from the pool to pay.
+/// Tried: 5 and 20, 8 and 24, 12 and 48 (decisions 31 and 32).
 pub const NEAR_WORTH: [u32; 2] = [8, 24];
-/// The same from the swap file. Tried: 8 and 24, 11 and 40, 12 and 48, 13 and 56 (decision 32: 10 to 27 times on F4's graph).
+/// The same from the swap file. Tried: 8 and 24, 11 and 40, 12 and 48, 13 and 56 (decision 32: 10 to 27 times
+/// on F4's graph).
 pub const NEAR_WORTH_SWAPPED: [u32; 2] = [12, 48];
 /// Odd numbers that mix which blocks are held; they steer nothing.
 pub const NEAR_MIX: [u32; 3] = [0x85eb_ca6b, 0xc2b2_ae35, 0x9e37_79b1];
@@ -248,14 +256,15 @@ const _: () = {
 pub const ADMIT_FRAMES_PER_PLACE: u32 = 2;
 /// Fewest pages remembered: a bound, for an entry has no room for all bits of a page's number.
 pub const ADMIT_PLACES_MIN: u32 = 256;
-/// An entry stays for this many times as many faults as there are places: a page that is wanted in rounds is found in the next
-/// one, comes in, and leaves its place to another. Not tried.
+/// An entry stays for this many times as many faults as there are places: a page that is wanted in rounds is
+/// found in the next one, comes in, and leaves its place to another. Not tried.
 pub const ADMIT_STAYS: u32 = 2;
 /// Scores of sites: a size.
 pub const ADMIT_SITES: usize = 256;
 /// Answers remembered for a moment: a size.
 pub const ADMIT_LAST: usize = 1024;
-/// A page that is wanted again within so many faults was wanted *at once*: it comes in, and its site is to blame. Not tried.
+/// A page that is wanted again within so many faults was wanted *at once*: it comes in, and its site is to
+/// blame. Not tried.
 pub const AT_ONCE: u32 = 64;
 /// More where many threads fault: so many for each. Not tried.
 pub const AT_ONCE_PER_THREAD: u32 = 8;
@@ -271,19 +280,21 @@ pub const SCORE_ANSWERS: u8 = 8;
 pub const SCORE_MAX: u8 = 32;
 /// Weight of the past in the time that victims take, as a power of two: seven eighths. Not tried.
 pub const TURN_SHIFT: u32 = 3;
-/// A page that was wanted again in this part of the time that a victim takes comes in after [`OFTEN`] times in a row. Not tried.
+/// A page that was wanted again in this part of the time that a victim takes comes in after [`OFTEN`] times
+/// in a row. Not tried.
 pub const OFTEN_PART: u64 = 4;
 /// As above. Not tried.
 pub const OFTEN: u64 = 4;
-/// A site's score goes down by so much when a page in RAM is wanted again at once: an answer costs about a fifth of bringing the
-/// page and making room for it, so half of the pages may be. Not tried.
+/// A site's score goes down by so much when a page in RAM is wanted again at once: an answer costs about a
+/// fifth of bringing the page and making room for it, so half of the pages may be. Not tried.
 pub const BLAME: u8 = 2;
 /// And from the swap file, where an answer costs a read like the other: one in ten may be. Not tried.
 pub const BLAME_DISK: u8 = 10;
 /// A page in the pool comes in if it is wanted again in this part of the time that a victim takes. Not tried.
 pub const WARM_PART: u64 = 128;
-/// And so does a staged page, which takes nobody's frame but came to its stage because nobody wanted it, and one in a pool that
-/// pages leave for the swap file: what is wanted from time to time had better come in, or it goes as well. Not tried.
+/// And so does a staged page, which takes nobody's frame but came to its stage because nobody wanted it, and
+/// one in a pool that pages leave for the swap file: what is wanted from time to time had better come in, or
+/// it goes as well. Not tried.
 pub const WARM_PART_IF_LEAVING: u64 = 16;
 /// The golden ratio: its multiples are spread evenly. It steers nothing.
 pub const GOLDEN: u32 = 0x9e37_79b9;
@@ -311,14 +322,15 @@ pub const RUN_MIN: u32 = 8;
 pub const POOLED_BLOCKS: u32 = 2;
 /// Faults after which the count of faulting threads begins anew. Not tried.
 pub const EPOCH_FAULTS: u64 = 256;
-/// A batch for the swap file holds at most one part in this of the frames, which it keeps until it is written. Not tried.
+/// A batch for the swap file holds at most one part in this of the frames, which it keeps until it is
+/// written. Not tried.
 pub const BATCH_STAGED_SHARE: u32 = 32;
 /// But so many in any case. Not tried.
 pub const BATCH_STAGED_MIN: u32 = 16;
 /// The pool is relieved when less than one part in this of its share is vacant. Not tried.
 pub const POOL_VACANT_PART: u64 = 16;
-/// Unchanged pages of the swap file go to the pool while more than one part in this of it is free. Tried: never, and a sixth
-/// (decision 18).
+/// Unchanged pages of the swap file go to the pool while more than one part in this of it is free. Tried:
+/// never, and a sixth (decision 18).
 pub const POOL_SPARE_PART: u64 = 6;
 /// Places in the pool given up, where that costs nothing, for a page that finds none. Not tried.
 pub const POOL_PLACES: u32 = 8;
@@ -348,15 +360,17 @@ const _: () =
 
 // The pool's size ([`crate::policy::pool_size`]).
 
-/// Shortest time between two looks at the program's own time, ns. Tried: 0.1 s (decision 32) and 0.5 s (decision 42).
+/// Shortest time between two looks at the program's own time, ns. Tried: 0.1 s (decision 32) and 0.5 s
+/// (decision 42).
 pub const LOOK_NS: u64 = 500_000_000;
-/// A step halves or doubles the pool, but changes it by no more than one part in so many of the RAM. Tried: halves without a
-/// bound and eighths (decision 32), eighths alone (decision 42).
+/// A step halves or doubles the pool, but changes it by no more than one part in so many of the RAM. Tried:
+/// halves without a bound and eighths (decision 32), eighths alone (decision 42).
 pub const POOL_STEP_PART: u32 = 8;
-/// Looks of a trial, unless the program gains before, or its time still grows. Tried: 2, 3 and 5 (decision 42).
+/// Looks of a trial, unless the program gains before, or its time still grows. Tried: 2, 3 and 5 (decision
+/// 42).
 pub const POOL_TRIAL_LOOKS: u32 = 5;
-/// What a larger pool must gain, and a smaller one must not lose, in percent of the program's own time. Tried: 3 and 8
-/// (decision 32).
+/// What a larger pool must gain, and a smaller one must not lose, in percent of the program's own time.
+/// Tried: 3 and 8 (decision 32).
 pub const TRIAL_NOISE_PERCENT: u64 = 8;
 /// Faults a second that make a trial worth while: some percent of one processor. Not tried.
 pub const TRIAL_FAULTS_MIN: u64 = 3000;
@@ -396,7 +410,8 @@ pub const THROUGH_BUSY_END: u64 = 700;
 const _: () = assert!(THROUGH_FILL_END < THROUGH_FILL_BEGIN && THROUGH_FILL_BEGIN <= 1000);
 const _: () = assert!(THROUGH_USEFUL_END < THROUGH_USEFUL_BEGIN && THROUGH_BUSY_BEGIN < THROUGH_BUSY_END);
 
-// Compressing cold records again ([`crate::policy::recompress`]). All of it by decision 35; other values were not tried.
+// Compressing cold records again ([`crate::policy::recompress`]). All of it by decision 35; other values were
+// not tried.
 
 /// Longest stretch of work, ns: no fault waits for it, but a fork may.
 pub const COLD_SLICE_NS: u64 = 1_000_000;

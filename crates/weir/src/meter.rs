@@ -1,13 +1,15 @@
 //! How much time the program has for itself: between its faults.
 //!
-//! That is what memory is for, so it tells a good share of RAM for the pool from a bad one ([`crate::policy::pool_size`]). Time in faults does not: where threads do
-//! nothing but fault it hardly changes, whether they fault on one page in ten or on each.
+//! That is what memory is for, so it tells a good share of RAM for the pool from a bad one
+//! ([`crate::policy::pool_size`]). Time in faults does not: where threads do nothing but fault it hardly
+//! changes, whether they fault on one page in ten or on each.
 //!
-//! From the end of a thread's fault to the beginning of its next the program runs, or waits for something else, and the kernel has its part of the
-//! two faults: the exception, the signal, the way back. That part is not seen from inside. It is taken for the shortest such time lately, but
-//! [`FLOOR_NS_MAX`] at most: a loop that does the same between any two faults has no shorter one. What is left of it counts as
-//! the program's, the same for every fault. No time counts for more than [`GAP_NS_MAX`]: a thread that waits for minutes and then
-//! faults once says nothing about memory.
+//! From the end of a thread's fault to the beginning of its next the program runs, or waits for something
+//! else, and the kernel has its part of the two faults: the exception, the signal, the way back. That part is
+//! not seen from inside. It is taken for the shortest such time lately, but [`FLOOR_NS_MAX`] at most: a loop
+//! that does the same between any two faults has no shorter one. What is left of it counts as the program's,
+//! the same for every fault. No time counts for more than [`GAP_NS_MAX`]: a thread that waits for minutes and
+//! then faults once says nothing about memory.
 
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;

@@ -255,16 +255,16 @@ impl<P: Pager> Core<P> {
         self.pool_needed.swap(false, Ordering::SeqCst)
     }
 
-    /// The limit has fallen: as many frames go back to the kernel, if they are free. If they are not, they go with the next
-    /// that become free: faults leave them alone, see [`Core::available`].
+    /// The limit has fallen: as many frames go back to the kernel, if they are free. If they are not, they go
+    /// with the next that become free: faults leave them alone, see [`Core::available`].
     pub fn shed_excess(&self) {
         if self.frames.existing() > self.frames.limit() {
             self.frames.shed_excess(&self.pager);
         }
     }
 
-    /// Charges a block's metadata to the budget at its first touch, with that of the blocks whose rows lie in the same pages: that
-    /// many fewer frames.
+    /// Charges a block's metadata to the budget at its first touch, with that of the blocks whose rows lie in
+    /// the same pages: that many fewer frames.
     #[inline]
     pub fn charge(&self, block: BlockId) {
         if self.table.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).charge_once() {
@@ -286,8 +286,8 @@ impl<P: Pager> Core<P> {
         self.shed_excess();
     }
 
-    /// Whether the rows of a mapping of this length would cost less than an eighth of the budget, and less than half together with
-    /// all metadata there is.
+    /// Whether the rows of a mapping of this length would cost less than an eighth of the budget, and less
+    /// than half together with all metadata there is.
     pub fn rows_fit(&self, len: usize) -> bool {
         let bytes = (len / (PAGE_BYTES * BLOCK_PAGES as usize)) as u64 * (ROW_BYTES as u64);
         let all = bytes + self.metadata_bytes.load(Ordering::Relaxed);
@@ -311,14 +311,15 @@ impl<P: Pager> Core<P> {
         self.frames.limit().saturating_sub(self.pool.owned() * BLOCK_PAGES)
     }
 
-    /// Free frames below which faulting threads make room by themselves: with fewer none could be given up for new ones.
+    /// Free frames below which faulting threads make room by themselves: with fewer none could be given up
+    /// for new ones.
     pub fn own_mark(&self) -> u32 {
         let sheds = FREE_FLOOR + 2 * BLOCK_PAGES;
         self.low_mark().max(sheds.min(self.frames.limit() / OWN_SHARE))
     }
 
-    /// Free frames at which it starts and stops while faulting threads make room by themselves: it would only take their
-    /// processors.
+    /// Free frames at which it starts and stops while faulting threads make room by themselves: it would only
+    /// take their processors.
     pub fn crowded_mark(&self) -> u32 {
         self.low_mark() / 2
     }
@@ -333,7 +334,8 @@ impl<P: Pager> Core<P> {
         self.frames.limit() / STAGED_SHARE
     }
 
-    /// Free frames plus those that may still be created, less those that exist beyond the limit and have to go.
+    /// Free frames plus those that may still be created, less those that exist beyond the limit and have to
+    /// go.
     pub fn available(&self) -> u32 {
         (self.frames.free() + self.frames.limit()).saturating_sub(self.frames.existing())
     }
@@ -377,7 +379,8 @@ impl<P: Pager> Core<P> {
         if free < self.frames_wanted() { self.frames.grow(&self.pager).unwrap_or(0) } else { 0 }
     }
 
-    /// As [`Core::balance`], by a faulting thread: one at a time, and only so much that its fault does not last.
+    /// As [`Core::balance`], by a faulting thread: one at a time, and only so much that its fault does not
+    /// last.
     pub fn balance_a_little(&self) {
         if self.shedding.swap(true, Ordering::Acquire) {
             return; // there will be room soon
@@ -430,7 +433,8 @@ impl<P: Pager> Core<P> {
     /// faults, while few copies take room from frames.
     pub fn keeps_copies(&self, run: u32) -> bool {
         let score = self.keep_score.load(Ordering::Relaxed);
-        // Samples are kept until their pages go out again, and take room meanwhile: few where there is little hope.
+        // Samples are kept until their pages go out again, and take room meanwhile: few where there is little
+        // hope.
         let one_in = if score < -KEEP_BOUND / 2 { 64 } else { 16 };
         let sample = self.stats.keep_samples().next().is_multiple_of(one_in);
         let room = self.pool.owned() < self.pool.limit();
@@ -499,8 +503,8 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    /// What the pool's records take of their pages, in percent, if there are any: an eighth more than the records themselves, for classes and
-    /// partly filled spans.
+    /// What the pool's records take of their pages, in percent, if there are any: an eighth more than the
+    /// records themselves, for classes and partly filled spans.
     fn pool_ratio_percent(&self) -> Option<u64> {
         let logical = self.stats.pool_logical_bytes().get();
         (self.stats.pool_stored_bytes().get() * 112).checked_div(logical).map(|ratio| ratio.clamp(5, 100))

@@ -1,7 +1,8 @@
-//! Counters: one on every exit of fault and reclaim, so that they add up. Relaxed atomics; written by the engine, read by anybody.
+//! Counters: one on every exit of fault and reclaim, so that they add up. Relaxed atomics; written by the
+//! engine, read by anybody.
 //!
-//! Those that every fault writes are sharded: each thread adds to cache lines of its own, and readers sum. All faults of all
-//! threads would pass through their lines otherwise, a dozen times each.
+//! Those that every fault writes are sharded: each thread adds to cache lines of its own, and readers sum.
+//! All faults of all threads would pass through their lines otherwise, a dozen times each.
 
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
@@ -65,7 +66,8 @@ counters! {
         loads_answered "weir_loads_answered",
         /// Staged pages taken back.
         in_staged "weir_in_staged",
-        /// Pages brought in beyond those faulted on, first touches and those asked for by advice (`MADV_WILLNEED`) included.
+        /// Pages brought in beyond those faulted on, first touches and those asked for by advice
+        /// (`MADV_WILLNEED`) included.
         readahead "weir_readahead",
         /// Locks of blocks that reclaim took.
         out_block_locks "weir_out_block_locks",
@@ -103,16 +105,19 @@ counters! {
         faults_foreign "weir_faults_foreign",
         /// Pages installed from a same-filled value.
         in_same "weir_in_same",
-        /// Of `weir_readahead`, pages that came back: they had contents, and Weir expected them to be wanted soon. What never had contents
-        /// costs no read and is not among them, nor is what the program asked for.
+        /// Of `weir_readahead`, pages that came back: they had contents, and Weir expected them to be wanted
+        /// soon. What never had contents costs no read and is not among them, nor is what the program asked
+        /// for.
         swap_ra "swap_ra",
-        /// Of `swap_ra`, pages known to be used. Nobody sees an access to a page that is there, so the proof is the next fault of
-        /// what brought them: a stream that faults at the edge of what it brought has passed over all of it (also when it did so
-        /// block by block, in blocks fetched ahead), and so has a stride at the page behind those fetched. It is a lower bound: the
-        /// last window of every stream stays unproven, as does what a system call used, and what was brought by nearness.
+        /// Of `swap_ra`, pages known to be used. Nobody sees an access to a page that is there, so the proof
+        /// is the next fault of what brought them: a stream that faults at the edge of what it brought has
+        /// passed over all of it (also when it did so block by block, in blocks fetched ahead), and so has a
+        /// stride at the page behind those fetched. It is a lower bound: the last window of every stream
+        /// stays unproven, as does what a system call used, and what was brought by nearness.
         swap_ra_hit "swap_ra_hit",
-        /// Of `swap_ra`, pages brought because faults of a block came close together, in no order. Nothing proves their use: the more
-        /// of them are wanted, the fewer faults follow. To judge streams, take them off.
+        /// Of `swap_ra`, pages brought because faults of a block came close together, in no order. Nothing
+        /// proves their use: the more of them are wanted, the fewer faults follow. To judge streams, take
+        /// them off.
         swap_ra_nearby "weir_swap_ra_nearby",
         /// Blocks unmapped by reclaim.
         blocks_unmapped "weir_blocks_unmapped",
@@ -216,7 +221,8 @@ counters! {
         budget_bytes "weir_budget_bytes",
         /// What the engine may hold of it beside the memory outside.
         limit_bytes "weir_limit_bytes",
-        /// Anonymous memory outside, when last measured: heap from before the start, stacks, small mappings, libc's blocks.
+        /// Anonymous memory outside, when last measured: heap from before the start, stacks, small mappings,
+        /// libc's blocks.
         outside_bytes "weir_outside_bytes",
         /// Most of it.
         outside_bytes_peak "weir_peak_outside_bytes",
@@ -234,8 +240,8 @@ counters! {
         share_trials "weir_share_trials",
         /// And kept it.
         share_kept "weir_share_kept",
-        /// Time that the program's threads had for themselves, between their faults, as the adaptive policy sees it: in inline mode, with a
-        /// swap file.
+        /// Time that the program's threads had for themselves, between their faults, as the adaptive policy
+        /// sees it: in inline mode, with a swap file.
         program_ns "weir_program_ns",
         /// The kernel's part of a fault as seen now, which is not in it, ns.
         fault_floor_ns "weir_fault_floor_ns",
@@ -314,8 +320,8 @@ impl Sharded<'_> {
         (self.of)(self.shards.mine())
     }
 
-    /// The sum. Parts are read one after the other: of a counter that also falls, what one thread subtracts may be seen before what
-    /// another has added, so the sum is never taken for less than nothing.
+    /// The sum. Parts are read one after the other: of a counter that also falls, what one thread subtracts
+    /// may be seen before what another has added, so the sum is never taken for less than nothing.
     pub fn get(self) -> u64 {
         let parts = self.shards.iter().map(|shard| (self.of)(shard).load(Ordering::Relaxed));
         (parts.fold(0, u64::wrapping_add) as i64).max(0) as u64

@@ -1,8 +1,8 @@
-//! Trials of nearness: the counters in which held blocks leave what came there. What follows from them is decided in
-//! [`crate::policy::nearness`].
+//! Trials of nearness: the counters in which held blocks leave what came there. What follows from them is
+//! decided in [`crate::policy::nearness`].
 //!
-//! There is one trial for the part around a page and one for its block, and pages from the pool and from the swap file, which
-//! cost differently, have their own.
+//! There is one trial for the part around a page and one for its block, and pages from the pool and from the
+//! swap file, which cost differently, have their own.
 
 use crate::limits::NEAR_TRIALS;
 use crate::page::id::BlockId;
@@ -18,7 +18,8 @@ pub struct Trials {
     of: [[Line<Trial>; 2]; 2],
 }
 
-/// In a line of its own: faults in held blocks write to it, one block in [`crate::limits::NEAR_HELD_ONE_IN`], or fewer.
+/// In a line of its own: faults in held blocks write to it, one block in [`crate::limits::NEAR_HELD_ONE_IN`],
+/// or fewer.
 #[derive(Debug, Default)]
 struct Trial {
     /// Times that bringing would have begun in held blocks, since the last verdict.
@@ -30,20 +31,22 @@ struct Trial {
 }
 
 impl Trials {
-    /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
+    /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are
+    /// out.
     pub fn ask(&self, reach: Reach, source: State, block: BlockId, now: u64) -> Held {
         let verdict = Verdict::decode(self.of(reach, source).verdict.load(Ordering::Relaxed));
         held(verdict, (reach, source), block, now)
     }
 
-    /// Bringing was held for the trial, at the `first` fault that would have done it or at one after it, which brought so many `pages`.
+    /// Bringing was held for the trial, at the `first` fault that would have done it or at one after it,
+    /// which brought so many `pages`.
     pub fn note(&self, reach: Reach, source: State, first: bool, pages: u32) {
         let trial = self.of(reach, source);
         if !first {
             trial.pages.fetch_add(pages, Ordering::Relaxed);
         } else if trial.begun.fetch_add(1, Ordering::Relaxed) == NEAR_TRIALS {
-            // The visits before this one are over, or almost. Other threads may count meanwhile: a count more or less changes
-            // no verdict that means anything.
+            // The visits before this one are over, or almost. Other threads may count meanwhile: a count more
+            // or less changes no verdict that means anything.
             let mean = trial.pages.swap(0, Ordering::Relaxed) / NEAR_TRIALS;
             let before = Verdict::decode(trial.verdict.load(Ordering::Relaxed));
             trial.verdict.store(before.next(mean).encode(), Ordering::Relaxed);
@@ -63,8 +66,8 @@ mod tests {
     use super::*;
     use crate::policy::nearness::worth;
 
-    /// Visits `blocks` once each, with so many pages that come close together after the first that might bring more. How many visits
-    /// brought more, and how many were held for the trial.
+    /// Visits `blocks` once each, with so many pages that come close together after the first that might
+    /// bring more. How many visits brought more, and how many were held for the trial.
     fn visit(trials: &Trials, reach: Reach, blocks: core::ops::Range<u32>, pages: u32) -> (u32, u32) {
         let (mut brought, mut tried) = (0, 0);
         for block in blocks.map(BlockId) {

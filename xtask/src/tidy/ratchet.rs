@@ -5,11 +5,11 @@
 use super::Finding;
 
 /// Lines of Rust, C, Python or shell wider than `width::COLUMNS`.
-pub const WIDE_CODE_LINES: usize = 538;
+pub const WIDE_CODE_LINES: usize = 83;
 /// Lines of Markdown wider than `width::COLUMNS`, and table cells longer than `width::CELL_LETTERS`.
 pub const WIDE_TEXT_LINES: usize = 14;
 /// Doc comments of fewer than `comments::WORDS` words.
-pub const SHORT_DOC_COMMENTS: usize = 136;
+pub const SHORT_DOC_COMMENTS: usize = 134;
 /// Rows of `docs/failure.md` without a test.
 pub const ROWS_WITHOUT_TEST: usize = 59;
 /// Numbers in the policy folder that are not in `limits.rs`.

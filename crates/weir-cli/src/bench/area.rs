@@ -94,8 +94,8 @@ fn zswap_line(meminfo: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Swaps on a new file in the folder. The device is said to be no spinning disk first, or the kernel would take its slow
-/// path for these.
+/// Swaps on a new file in the folder. The device is said to be no spinning disk first, or the kernel would
+/// take its slow path for these.
 pub fn set_up_file(folder: &Path, swap_bytes: u64) -> anyhow::Result<()> {
     let device = fs::metadata(folder).with_context(|| folder.display().to_string())?.dev();
     let queue = queue_of(device).with_context(|| format!("the disk under {}", folder.display()))?;

@@ -1,5 +1,5 @@
-//! `weir __workload gate`: a plain program that makes system calls in loops and says what each costs. It knows nothing of
-//! Weir; its large buffer is what Weir manages.
+//! `weir __workload gate`: a plain program that makes system calls in loops and says what each costs. It
+//! knows nothing of Weir; its large buffer is what Weir manages.
 
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
@@ -25,8 +25,8 @@ const PART_BYTES: usize = 1 << 10;
 const PARTS: usize = 4;
 /// Parts lie in pages of their own.
 const PART_DISTANCE: usize = 64 << 10;
-/// Calls between two looks at the clock: few enough that most batches run without interruption on a busy machine, many
-/// enough that the clock costs nothing.
+/// Calls between two looks at the clock: few enough that most batches run without interruption on a busy
+/// machine, many enough that the clock costs nothing.
 const BATCH: u64 = 100;
 /// Bytes sent before they are received one by one: less than any socket holds.
 const SENT_BYTES: usize = 64 * BATCH as usize;
@@ -81,8 +81,8 @@ pub fn calls_made(calls: u64) -> u64 {
     (batches + batches / 10) * BATCH
 }
 
-/// Makes every call `calls` times. Returns nanoseconds per call, by name: those of the median batch, and the mean, which
-/// holds whatever interrupted the loop too.
+/// Makes every call `calls` times. Returns nanoseconds per call, by name: those of the median batch, and the
+/// mean, which holds whatever interrupted the loop too.
 pub fn workload(calls: u64) -> anyhow::Result<Value> {
     ensure!(calls > 0, "--calls must be at least 1");
     let mut buffer = vec![0_u8; BUFFER_BYTES];

@@ -15,8 +15,8 @@ use crate::cli::{CommonBenchArgs, DiskArgs};
 use crate::term;
 
 const PAGE_BYTES: f64 = 4096.0;
-/// A swap file is a bit larger than the data: nothing may fall back to another swap area, and Weir keeps one cluster for
-/// moving records.
+/// A swap file is a bit larger than the data: nothing may fall back to another swap area, and Weir keeps one
+/// cluster for moving records.
 const SWAP_SLACK_BYTES: u64 = 64 << 20;
 /// Share of the budget for compressed pages where the swap file is what is measured.
 pub const SMALL_POOL_PERCENT: u8 = 5;
@@ -49,7 +49,8 @@ impl Disk {
         options
     }
 
-    /// One run under the kernel's swap, which is set up for it and put back after it: there can be one at a time.
+    /// One run under the kernel's swap, which is set up for it and put back after it: there can be one at a
+    /// time.
     pub fn run_rival(&self, area: Area, limit: u64, job: &Job) -> anyhow::Result<(String, RivalOutcome)> {
         let rival = Rival::set_up(area, limit, self.swap_bytes)?;
         Ok((rival.description.clone(), job.run_rival(&rival, RIVAL_ATTEMPTS)?))

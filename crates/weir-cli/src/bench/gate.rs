@@ -1,5 +1,5 @@
-//! `weir bench gate`: what the system-call gate of inline faults adds to a call, with its buffer outside managed memory
-//! and inside. There is no rival: the program alone is what Weir is measured against.
+//! `weir bench gate`: what the system-call gate of inline faults adds to a call, with its buffer outside
+//! managed memory and inside. There is no rival: the program alone is what Weir is measured against.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,8 @@ fn measure(calls: u64, runs: u32) -> anyhow::Result<Vec<Value>> {
         .collect()
 }
 
-/// The calls with managed buffers must have gone through the gate, each in its way, or the prices are of something else.
+/// The calls with managed buffers must have gone through the gate, each in its way, or the prices are of
+/// something else.
 fn check_ways(calls: u64, counters: &BTreeMap<String, u64>) -> anyhow::Result<()> {
     for (way, counter) in [(Way::Wrapped, "weir_calls_wrapped"), (Way::Trapped, "weir_calls_trapped")] {
         let made = counters.get(counter).copied().unwrap_or(0);

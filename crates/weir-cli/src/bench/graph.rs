@@ -1,8 +1,10 @@
-//! `weir __workload graph`: transactions on a graph of objects, in warehouses as in TPC-C and SPECjbb. Each thread serves
-//! one of its warehouses for a while, then another, and now and then takes goods from a third. It knows nothing of Weir.
+//! `weir __workload graph`: transactions on a graph of objects, in warehouses as in TPC-C and SPECjbb. Each
+//! thread serves one of its warehouses for a while, then another, and now and then takes goods from a third.
+//! It knows nothing of Weir.
 //!
-//! A warehouse is 1 MiB: a home, districts, customers, stock and a ring of orders, all objects of 256 bytes that refer to
-//! each other by number. Every object has a stamp, every sale is counted twice, and both are checked at the end.
+//! A warehouse is 1 MiB: a home, districts, customers, stock and a ring of orders, all objects of 256 bytes
+//! that refer to each other by number. Every object has a stamp, every sale is counted twice, and both are
+//! checked at the end.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;

@@ -1,6 +1,6 @@
-//! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and under Weir;
-//! what Weir's gate adds to a system call;
-//! replacement replayed from traces; and what codecs make of pages of real programs.
+//! `weir bench`: the same program, the same data and the same RAM, natively, under the kernel's own swap and
+//! under Weir; what Weir's gate adds to a system call; replacement replayed from traces; and what codecs make
+//! of pages of real programs.
 
 mod area;
 pub mod calls;

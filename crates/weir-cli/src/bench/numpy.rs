@@ -76,7 +76,8 @@ pub fn numpy(args: &NumpyArgs) -> anyhow::Result<Findings> {
     Ok(Findings::new(report, args.common.json, human))
 }
 
-/// The interpreter behind whatever was named (version managers put shell scripts in PATH), and numpy's version.
+/// The interpreter behind whatever was named (version managers put shell scripts in PATH), and numpy's
+/// version.
 fn interpreter(python: &Path) -> anyhow::Result<(PathBuf, String)> {
     let code = "import sys\ntry:\n    import numpy\nexcept ImportError:\n    print(sys.executable)\nelse:\n    \
                 print(sys.executable, numpy.__version__, sep='\\n')";
@@ -104,7 +105,8 @@ fn measure(plan: &Plan, job: &Job, rival: Option<&Rival>, weir: bool) -> anyhow:
         let native = job.run_native()?;
         same_result(&mut expected, &native, "native")?;
         run["native"] = native.to_json();
-        // Without a rival there is no store to measure; half of the rest is what its pages compress to at worst.
+        // Without a rival there is no store to measure; half of the rest is what its pages compress to at
+        // worst.
         let mut budget = plan.limit + (plan.array * PEAK_ARRAYS).saturating_sub(plan.limit) / 2;
         if let Some(rival) = rival {
             term::progress(&format!("run {number} of {}: kernel swap", plan.runs));

@@ -24,7 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Order matters: random accesses follow a sequential pass, as in the kernel's own figures.
 const PHASES: &str = "fill,seqread,randread@1,randread@2,randwords@1,randwrite@1,zipf@1,zipf@2";
 
-/// Passes of the sequential read. In the first the pages that the fill left in RAM go out, changed; after it nobody changes any.
+/// Passes of the sequential read. In the first the pages that the fill left in RAM go out, changed; after it
+/// nobody changes any.
 const PASSES: u32 = 3;
 
 const ROWS: [Row; 21] = [
@@ -72,7 +73,8 @@ impl Plan {
     }
 }
 
-/// The modes to measure: the one asked for, else all that this machine allows, with a note on each that it refuses.
+/// The modes to measure: the one asked for, else all that this machine allows, with a note on each that it
+/// refuses.
 fn modes(asked: Option<FaultMode>, p: &Probe, notes: &mut Vec<String>) -> anyhow::Result<Vec<FaultMode>> {
     if let Some(mode) = asked {
         return Ok(vec![mode]); // `weir run` says what is wrong with it
@@ -90,8 +92,9 @@ fn modes(asked: Option<FaultMode>, p: &Probe, notes: &mut Vec<String>) -> anyhow
     Ok(modes)
 }
 
-/// What is to be measured: Weir's ways to serve faults, and the kernel's swap on compressed RAM, which takes `data` bytes beside the
-/// limit. What cannot be had is said in `notes`; without Weir the error names `others`, which could be measured alone.
+/// What is to be measured: Weir's ways to serve faults, and the kernel's swap on compressed RAM, which takes
+/// `data` bytes beside the limit. What cannot be had is said in `notes`; without Weir the error names
+/// `others`, which could be measured alone.
 pub(super) fn contestants(
     common: &CommonBenchArgs,
     faults: Option<FaultMode>,

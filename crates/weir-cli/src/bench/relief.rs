@@ -1,7 +1,7 @@
-//! Keeps the kernel's side alive. Under heavy pressure the kernel at times finds nothing to reclaim for a moment and kills
-//! the program although swap is free, at times again and again. In a control group of version 1 the killer can be told to
-//! wait: the program then stands still until there is room, and gets it here, a little at a time. It counts as RAM that the
-//! kernel's side used.
+//! Keeps the kernel's side alive. Under heavy pressure the kernel at times finds nothing to reclaim for a
+//! moment and kills the program although swap is free, at times again and again. In a control group of
+//! version 1 the killer can be told to wait: the program then stands still until there is room, and gets it
+//! here, a little at a time. It counts as RAM that the kernel's side used.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -48,8 +48,8 @@ impl Drop for Relief {
 }
 
 impl Relief {
-    /// For the group in this folder. The caller remembers to put [`control_file`] back, if this process ends early. `None`
-    /// where the killer cannot be told to wait.
+    /// For the group in this folder. The caller remembers to put [`control_file`] back, if this process ends
+    /// early. `None` where the killer cannot be told to wait.
     pub fn start(group: &Path, limit_bytes: u64) -> Option<Relief> {
         let control = control_file(group);
         let file = File::open(&control).ok()?;

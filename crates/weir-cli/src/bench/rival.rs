@@ -1,5 +1,5 @@
-//! The kernel's own way to do the same, under a control group's memory limit: swap on lz4-compressed zram, on a file, or
-//! on a file behind zswap.
+//! The kernel's own way to do the same, under a control group's memory limit: swap on lz4-compressed zram, on
+//! a file, or on a file behind zswap.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -42,7 +42,8 @@ pub struct Rival {
     version: CgroupVersion,
     limit_bytes: u64,
     relief: RefCell<Option<Relief>>,
-    /// Held against a second comparison on this machine: there is one page-cluster, and devices are taken by looking.
+    /// Held against a second comparison on this machine: there is one page-cluster, and devices are taken by
+    /// looking.
     _lock: File,
     /// What it is, for the table.
     pub description: String,
@@ -151,8 +152,8 @@ impl Rival {
         if self.area == Area::Zram { set(&self.zram.join("mem_used_max"), "0") } else { Ok(()) }
     }
 
-    /// RAM beyond the limit that is taken now, in bytes, where only looking often tells the peak: zswap's store, and room
-    /// that was given.
+    /// RAM beyond the limit that is taken now, in bytes, where only looking often tells the peak: zswap's
+    /// store, and room that was given.
     pub fn store_bytes_now(&self) -> u64 {
         // The group of version 2 is charged for zswap's store; that of version 1 is not.
         let store = match (&self.area, self.version) {
@@ -164,7 +165,8 @@ impl Rival {
         store + self.relief.borrow().as_ref().map_or(0, Relief::bytes_now)
     }
 
-    /// Most RAM beyond the limit since the last reset, in bytes; `seen` is the most that [`Rival::store_bytes_now`] has said.
+    /// Most RAM beyond the limit since the last reset, in bytes; `seen` is the most that
+    /// [`Rival::store_bytes_now`] has said.
     pub fn store_peak_bytes(&self, seen: u64) -> anyhow::Result<u64> {
         match self.area {
             // Two peaks that need not have come at once; room is given seldom here.
@@ -210,7 +212,8 @@ fn group_parent() -> anyhow::Result<(PathBuf, CgroupVersion)> {
     let Some(group) = groups.iter().find(|group| group.version == CgroupVersion::V2) else {
         bail!("no control groups are mounted");
     };
-    // Version 2 allows no processes in a group whose children have controllers; only the root is free of that rule.
+    // Version 2 allows no processes in a group whose children have controllers; only the root is free of that
+    // rule.
     let parent = group.mount.clone();
     let has_memory =
         |file: &Path| -> anyhow::Result<bool> { Ok(read(file)?.split_whitespace().any(|c| c == "memory")) };

@@ -64,8 +64,8 @@ impl Row {
 /// One of Weir's runs: its name in the report, and in the table.
 pub type Side<'a> = (&'a str, &'a str);
 
-/// The medians of every row: native, the rival's, and for each of Weir's sides its value, its gain, and whether that is
-/// what was wanted.
+/// The medians of every row: native, the rival's, and for each of Weir's sides its value, its gain, and
+/// whether that is what was wanted.
 pub fn report(rows: &[Row], runs: &[Value], rival: &str, weir: &[Side<'_>]) -> Value {
     let row_report = |row: &Row| {
         let of_rival = row.median(runs, rival);

@@ -29,8 +29,8 @@ pub struct Outcome {
 pub struct RivalOutcome {
     /// As on the other sides.
     pub outcome: Outcome,
-    /// Most RAM beyond the limit, in bytes: the compressed store's, and room given where the kernel would have killed the
-    /// program.
+    /// Most RAM beyond the limit, in bytes: the compressed store's, and room given where the kernel would
+    /// have killed the program.
     pub store_peak_bytes: u64,
     /// How often such room was given.
     pub oom_reliefs: u64,
@@ -49,8 +49,8 @@ impl RivalOutcome {
     }
 }
 
-/// RAM of Weir's side beside a limit of the kernel's: with what its compressed store took at most. Where there is nothing to
-/// compare with, with half the limit: about what LZ4 makes of the data of the scenarios.
+/// RAM of Weir's side beside a limit of the kernel's: with what its compressed store took at most. Where
+/// there is nothing to compare with, with half the limit: about what LZ4 makes of the data of the scenarios.
 pub fn equal_ram(limit: u64, rival: Option<&RivalOutcome>) -> u64 {
     limit + rival.map_or(limit / 2, |rival| rival.store_peak_bytes)
 }
@@ -78,9 +78,10 @@ impl Job {
         self.measure(Command::new(&self.program), || ()).context("native run")
     }
 
-    /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up reclaiming and kills
-    /// the program although swap is free. From half of them on the program gets room then, where the kernel can be told
-    /// to wait ([`super::relief`]). Only the run that ends well is measured; kills and room given are counted.
+    /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up
+    /// reclaiming and kills the program although swap is free. From half of them on the program gets room
+    /// then, where the kernel can be told to wait ([`super::relief`]). Only the run that ends well is
+    /// measured; kills and room given are counted.
     pub fn run_rival(&self, rival: &Rival, attempts: u64) -> anyhow::Result<RivalOutcome> {
         let result = self.attempt_rival(rival, attempts);
         rival.relieve_no_more();
@@ -121,8 +122,8 @@ impl Job {
         }
     }
 
-    /// Under Weir with a budget in bytes and no swap file, faults served in `mode` (none: what `weir run` takes by
-    /// itself). Also returns Weir's counters.
+    /// Under Weir with a budget in bytes and no swap file, faults served in `mode` (none: what `weir run`
+    /// takes by itself). Also returns Weir's counters.
     pub fn run_weir(
         &self,
         budget_bytes: u64,
@@ -181,8 +182,8 @@ fn resident_peak_bytes(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// A file for Weir's counters, removed when dropped. The name holds the pid of the program: a program that starts others
-/// leaves one file each.
+/// A file for Weir's counters, removed when dropped. The name holds the pid of the program: a program that
+/// starts others leaves one file each.
 struct StatsFile(PathBuf);
 
 impl StatsFile {

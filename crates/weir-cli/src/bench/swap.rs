@@ -52,8 +52,8 @@ struct Section {
     weir: &'static [(&'static str, &'static str)],
 }
 
-/// All of Weir's runs have the limit as their budget: `weir_default` as users run it, `weir` with a small pool, which is the
-/// swap file almost alone; but `weir_ram` has as much RAM as zswap took beside the limit.
+/// All of Weir's runs have the limit as their budget: `weir_default` as users run it, `weir` with a small
+/// pool, which is the swap file almost alone; but `weir_ram` has as much RAM as zswap took beside the limit.
 const SECTIONS: [Section; 2] = [
     Section { rival: "file", rows: &FILE_ROWS, weir: &[("weir_default", "weir"), ("weir", "small pool")] },
     Section {

@@ -1,6 +1,6 @@
-//! What a comparison changes on the machine, and how it is put back: every change is recorded as an [`Undo`] step the
-//! moment it has happened, and put back in reverse order when the guard of the comparison is dropped, when a panic ends
-//! the process, and (since signals only set a flag) on Ctrl-C.
+//! What a comparison changes on the machine, and how it is put back: every change is recorded as an [`Undo`]
+//! step the moment it has happened, and put back in reverse order when the guard of the comparison is
+//! dropped, when a panic ends the process, and (since signals only set a flag) on Ctrl-C.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -50,7 +50,8 @@ impl Undo {
     }
 }
 
-/// Puts everything back, last change first. What cannot be put back is said on stderr and does not stop the rest.
+/// Puts everything back, last change first. What cannot be put back is said on stderr and does not stop the
+/// rest.
 pub fn put_back() {
     loop {
         // Not held while a step runs: a panic in between must find the rest of the list.
@@ -75,7 +76,8 @@ pub fn put_back_on_panic() {
     });
 }
 
-/// Retries what is busy for a moment: a group whose last process is still being taken apart, a device being closed.
+/// Retries what is busy for a moment: a group whose last process is still being taken apart, a device being
+/// closed.
 fn patiently(action: impl Fn() -> io::Result<()>) -> io::Result<()> {
     let started = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! `weir __workload`: a plain program that knows nothing of Weir. It maps memory, fills it, reads and writes it in the
-//! orders that matter, checks every value it sees, and prints one JSON line.
+//! `weir __workload`: a plain program that knows nothing of Weir. It maps memory, fills it, reads and writes
+//! it in the orders that matter, checks every value it sees, and prints one JSON line.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -23,7 +23,8 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 const LINE_WORDS: usize = 8;
 /// 40 % of a page is random bytes, the rest repeats every cache line.
 const RANDOM_WORDS: usize = PAGE_WORDS * 2 / 5;
-/// Ready-made page contents; few enough to stay in the cache, so that filling measures memory and not the generator.
+/// Ready-made page contents; few enough to stay in the cache, so that filling measures memory and not the
+/// generator.
 const TEMPLATES: usize = 64;
 /// Word of a page that names the page.
 const STAMP_WORD: usize = 0;
@@ -210,7 +211,8 @@ impl Data {
             written.push(Written::now().since(before));
         }
         let mut result = self.throughput(started.elapsed(), passes);
-        // In the first pass what goes out is what was written before; in those after it nobody has changed anything.
+        // In the first pass what goes out is what was written before; in those after it nobody has changed
+        // anything.
         if let [first, .., last] = ends[..] {
             result["first_mb_per_s"] = self.throughput(first, 1)["mb_per_s"].take();
             result["again_mb_per_s"] = self.throughput(last - first, passes - 1)["mb_per_s"].take();
@@ -219,8 +221,9 @@ impl Data {
         Ok(result)
     }
 
-    /// All threads together write a word to one page after the other, over and over: who is free takes the next few pages. So
-    /// no thread can stay among pages that are there, and every page has to be written to disk again when it goes out.
+    /// All threads together write a word to one page after the other, over and over: who is free takes the
+    /// next few pages. So no thread can stay among pages that are there, and every page has to be written to
+    /// disk again when it goes out.
     fn sweep(&mut self, threads: usize, length: Duration) -> anyhow::Result<Value> {
         let words = self.memory.words();
         // Locked against a thread that was stopped for a whole round.
@@ -261,8 +264,8 @@ impl Data {
         Ok(())
     }
 
-    /// Each thread reads its own part from end to end, once a pass, and waits for the others: nobody can go round among pages that
-    /// are there. Passes until `length` is over.
+    /// Each thread reads its own part from end to end, once a pass, and waits for the others: nobody can go
+    /// round among pages that are there. Passes until `length` is over.
     fn stream(&self, threads: usize, length: Duration) -> anyhow::Result<Value> {
         let sums = line_sums(&self.templates);
         let part = self.pages.div_ceil(threads);
@@ -370,7 +373,8 @@ struct Written {
     kernel_swap_bytes: Option<u64>,
 }
 
-/// Interrupts so far that told a processor to forget mappings, of all processes; `None` where the kernel does not count them.
+/// Interrupts so far that told a processor to forget mappings, of all processes; `None` where the kernel does
+/// not count them.
 fn flush_interrupts() -> Option<u64> {
     flush_interrupts_of(&std::fs::read_to_string("/proc/interrupts").ok()?)
 }
@@ -422,8 +426,8 @@ struct Measured {
     elapsed: Duration,
 }
 
-/// Repeats `access` for `length` after a quarter of that (half a second at most) for settling, one clock reading per
-/// access: what an access takes includes choosing its page.
+/// Repeats `access` for `length` after a quarter of that (half a second at most) for settling, one clock
+/// reading per access: what an access takes includes choosing its page.
 fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
     let mut latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
     let warm = Instant::now() + (length / 4).min(Duration::from_millis(500));
@@ -478,8 +482,8 @@ impl Pattern {
     }
 }
 
-/// Zipf-distributed pages: the generator of Gray et al., "Quickly generating billion-record synthetic databases" (SIGMOD
-/// 1994), with ranks scattered over the pages so that hot pages are no neighbours.
+/// Zipf-distributed pages: the generator of Gray et al., "Quickly generating billion-record synthetic
+/// databases" (SIGMOD 1994), with ranks scattered over the pages so that hot pages are no neighbours.
 pub struct Zipf {
     pages: u64,
     alpha: f64,

@@ -24,8 +24,8 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
-/// Calls with managed pointers that can be under way at once: more than the threads of most machines. A place for each is
-/// reserved, since the filter names the range for ever.
+/// Calls with managed pointers that can be under way at once: more than the threads of most machines. A place
+/// for each is reserved, since the filter names the range for ever.
 pub const STUBS_MAX: usize = 1 << 17;
 /// Stubs made at first; whenever all are in use, as many again.
 const STUBS_FIRST: usize = 2048;

@@ -1,5 +1,5 @@
-//! Processors that threads may run on: libc makes that call with signals blocked in new threads, so it is never trapped, and is given
-//! a copy of the set that is not managed memory.
+//! Processors that threads may run on: libc makes that call with signals blocked in new threads, so it is
+//! never trapped, and is given a copy of the set that is not managed memory.
 
 use super::taken;
 use crate::libc_next::{Next, set_errno};

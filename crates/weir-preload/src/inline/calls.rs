@@ -67,7 +67,8 @@ pub extern "C" fn on_sigsys(number: i32, info: *mut libc::siginfo_t, raw: *mut l
     stacks::tend(e, &mut context);
 }
 
-/// Has the interrupted thread make its call at a stub, its buffers in place; what is too large for that is made here.
+/// Has the interrupted thread make its call at a stub, its buffers in place; what is too large for that is
+/// made here.
 pub fn make(e: &Weir, call: Trapped, context: &mut Context<'_>) {
     weir::stats::add(&e.core.stats.calls_trapped, 1);
     match e.pass(call) {

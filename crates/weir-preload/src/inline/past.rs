@@ -1,6 +1,6 @@
-//! Programs that make system calls by instructions of their own: Go's runtime, which sets masks, alternate stacks and handlers
-//! so, and starts its children. Their calls are announced ([`dispatch`]): those that could take Weir's signals away are answered
-//! here, all others go on at a stub.
+//! Programs that make system calls by instructions of their own: Go's runtime, which sets masks, alternate
+//! stacks and handlers so, and starts its children. Their calls are announced ([`dispatch`]): those that
+//! could take Weir's signals away are answered here, all others go on at a stub.
 
 use super::context::Context;
 use super::{calls, hooks};
@@ -22,8 +22,8 @@ use weir_os::sys::Errno;
 /// Where programs at fixed addresses lie, and nothing of Weir's or libc's.
 const LOW_BYTES: usize = 1 << 32;
 
-/// Whether the program is one whose calls must be seen. In thread mode the kernel's faults are served, but not told of is what
-/// the program gives up by `madvise`.
+/// Whether the program is one whose calls must be seen. In thread mode the kernel's faults are served, but
+/// not told of is what the program gives up by `madvise`.
 pub fn is_wanted() -> bool {
     weir_os::elf::runs_go()
 }
@@ -105,8 +105,8 @@ fn answer(engine: Option<&Weir>, nr: i64, a: [usize; 6], context: &mut Context<'
     }
 }
 
-/// The process ends without libc: summary and statistics are due now. On a stack of Weir's own, since the interrupted one
-/// may be a small alternate stack.
+/// The process ends without libc: summary and statistics are due now. On a stack of Weir's own, since the
+/// interrupted one may be a small alternate stack.
 fn report() {
     if let Ok(mut own) = Stack::new(REPORT_STACK_BYTES) {
         own.run(&mut || crate::exit::at_exit());
@@ -184,8 +184,9 @@ fn flags_of(engine: Option<&Weir>, at: usize) -> Option<usize> {
     read.ok().map(|()| u64::from_ne_bytes(flags) as usize)
 }
 
-/// New processes and threads. One that shares memory and has its parent wait (`vfork`, and what starts programs) goes on at a
-/// stub; one with a copy of the memory is forked here; a thread that libc does not know has no area and would be lost.
+/// New processes and threads. One that shares memory and has its parent wait (`vfork`, and what starts
+/// programs) goes on at a stub; one with a copy of the memory is forked here; a thread that libc does not
+/// know has no area and would be lost.
 fn fork_like(
     engine: Option<&Weir>,
     nr: i64,

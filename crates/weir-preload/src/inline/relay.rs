@@ -1,7 +1,7 @@
-//! What stands before every handler of the program. The kernel writes signal frames to an alternate
-//! stack, always: the interrupted stack may be managed memory of which the kernel cannot bring in a
-//! page. A handler that did not ask for an alternate stack, or whose thread set none, runs on the interrupted one all the same:
-//! the frame is copied there, by user code, whose faults can be resolved.
+//! What stands before every handler of the program. The kernel writes signal frames to an alternate stack,
+//! always: the interrupted stack may be managed memory of which the kernel cannot bring in a page. A handler
+//! that did not ask for an alternate stack, or whose thread set none, runs on the interrupted one all the
+//! same: the frame is copied there, by user code, whose faults can be resolved.
 
 use super::context::Context;
 use super::hooks::{handler_of, wants_alternate_stack};

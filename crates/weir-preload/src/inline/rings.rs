@@ -1,5 +1,6 @@
-//! Rings of io_uring: their requests use memory behind the gate's back, after their calls have returned. Where pages are brought in by
-//! the faulting thread there can be none; once the engine runs the filter says so, and before that this does.
+//! Rings of io_uring: their requests use memory behind the gate's back, after their calls have returned.
+//! Where pages are brought in by the faulting thread there can be none; once the engine runs the filter says
+//! so, and before that this does.
 
 use super::taken;
 use crate::state;
@@ -11,7 +12,8 @@ use weir_os::{probe, sys};
 /// The program has a ring, or is about to: the engine is to serve the kernel's faults too.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program may make a ring. If the engine has not started and a thread may serve faults, it will: then the ring works.
+/// Whether the program may make a ring. If the engine has not started and a thread may serve faults, it will:
+/// then the ring works.
 pub fn may_be_made() -> bool {
     if !taken() {
         return true;
@@ -27,7 +29,8 @@ pub fn may_be_made() -> bool {
     }
 }
 
-/// When the engine starts: whether a thread is to serve faults because of a ring. A ring made past libc is found here.
+/// When the engine starts: whether a thread is to serve faults because of a ring. A ring made past libc is
+/// found here.
 pub fn ask_for_a_thread() -> bool {
     SEEN.load(Ordering::SeqCst) || sys::has_io_uring() && thread_may_serve()
 }

@@ -20,8 +20,8 @@ const STACK_BYTES: usize = 256 << 10;
 /// Kept below a stack pointer that is found in managed memory, and above it.
 const BELOW_BYTES: usize = 64 << 10;
 const ABOVE_BYTES: usize = 4 << 10;
-/// Heap stacks kept at most; the one noticed longest ago is let go of for a new one. Fewer in a small budget: all of them together never take
-/// more than one frame in [`KEPT_SHARE`], but a few are kept in any case.
+/// Heap stacks kept at most; the one noticed longest ago is let go of for a new one. Fewer in a small budget:
+/// all of them together never take more than one frame in [`KEPT_SHARE`], but a few are kept in any case.
 const KEPT: usize = 128;
 const KEPT_MIN: usize = 8;
 const KEPT_SHARE: usize = 8;
@@ -84,8 +84,9 @@ pub fn tend(engine: &Weir, context: &mut Context<'_>) {
     }
 }
 
-/// Pins a stack in managed memory on which signals are about to be blocked: by a call without effect that names it, is trapped, and
-/// whose handler [`tend`]s it. (Pinning it here would take locks that a signal's handler may want.)
+/// Pins a stack in managed memory on which signals are about to be blocked: by a call without effect that
+/// names it, is trapped, and whose handler [`tend`]s it. (Pinning it here would take locks that a signal's
+/// handler may want.)
 pub fn be_noticed(frame: usize) {
     let before = crate::libc_next::errno();
     // SAFETY: reads nothing, from no file.
@@ -194,7 +195,8 @@ pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     result
 }
 
-/// The same for a trapped call: it takes effect after the handler has returned, at a stub, whose result is the call's.
+/// The same for a trapped call: it takes effect after the handler has returned, at a stub, whose result is
+/// the call's.
 pub fn change_in(context: &mut Context<'_>, wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     let mut now = *context.stack();
     let on = context.sp().wrapping_sub(now.ss_sp as usize) < now.ss_size;

@@ -1,7 +1,8 @@
-//! libc's functions that make a system call with a buffer. Where a table names the buffers (`iovec`, `msghdr`), the filter
-//! sees only the table's address, which is mostly on the stack: such buffers must be brought in here. (Trapping every such
-//! call would do it too, but a filter is inherited, and programs without Weir would die of the trap.) Plain buffers would be
-//! trapped; bringing them in here spares the signal, which is most of a trapped call's price.
+//! libc's functions that make a system call with a buffer. Where a table names the buffers (`iovec`,
+//! `msghdr`), the filter sees only the table's address, which is mostly on the stack: such buffers must be
+//! brought in here. (Trapping every such call would do it too, but a filter is inherited, and programs
+//! without Weir would die of the trap.) Plain buffers would be trapped; bringing them in here spares the
+//! signal, which is most of a trapped call's price.
 
 use super::{affinity, exec, own_memory, stacks, taken};
 use crate::libc_next::{LIBC_CODE, find_code, set_errno};
@@ -66,8 +67,8 @@ unsafe extern "C" {
     fn pthread_setcanceltype(new: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Makes the call of a claimed stub as libc makes its own: in a cancellation point a cancelled thread ends at once, also
-/// when it was cancelled before. (Its pins are let go of when it is seen to have ended.)
+/// Makes the call of a claimed stub as libc makes its own: in a cancellation point a cancelled thread ends at
+/// once, also when it was cancelled before. (Its pins are let go of when it is seen to have ended.)
 ///
 /// # Safety
 /// - as [`Stubs::call`].
@@ -99,7 +100,8 @@ unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point
     result
 }
 
-/// The calling thread jumps to a stack pointer: if it leaves the call that it is in, its cancellation type is again what it was before.
+/// The calling thread jumps to a stack pointer: if it leaves the call that it is in, its cancellation type is
+/// again what it was before.
 pub fn left_by_jump(target: usize) {
     let area = Area::current();
     if (target as u64) < area.cancel_frame.load(Ordering::Relaxed) {
@@ -114,8 +116,8 @@ pub fn left_by_jump(target: usize) {
     }
 }
 
-/// Makes a call that names managed memory, in its arguments or in tables; `None` when it does not. `frame` is the address
-/// of a live stack frame near the program's.
+/// Makes a call that names managed memory, in its arguments or in tables; `None` when it does not. `frame` is
+/// the address of a live stack frame near the program's.
 #[inline]
 fn gate(nr: c_long, args: &[usize; 6], frame: usize, buffers: Buffers, point: Cancellation) -> Option<isize> {
     let engine = state::engine().filter(|_| taken())?;
@@ -124,7 +126,8 @@ fn gate(nr: c_long, args: &[usize; 6], frame: usize, buffers: Buffers, point: Ca
         return None;
     }
     if engine.contains(frame) {
-        // This stack could leave while its thread is at a desk, with the signal blocked that would bring it back.
+        // This stack could leave while its thread is at a desk, with the signal blocked that would bring it
+        // back.
         if buffers == Buffers::InArguments {
             return None;
         }
@@ -147,8 +150,8 @@ fn in_tables(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> bool
     look.managed
 }
 
-/// The same for the calls that name a few parts in a table beside the caller's frame, without the walk over the table of calls: these are made often,
-/// each for little.
+/// The same for the calls that name a few parts in a table beside the caller's frame, without the walk over
+/// the table of calls: these are made often, each for little.
 #[inline]
 fn few_parts(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> Option<bool> {
     const FEW: usize = 8;
@@ -213,7 +216,8 @@ pub fn gated(nr: c_long, args: [usize; 6]) -> Option<isize> {
     gate(nr, &args, here!(), Buffers::InTables, Cancellation::Elsewhere)
 }
 
-/// Wrappers: name, number, arguments, how the result is cast, the arguments as words; [`prepare`] looks their names up.
+/// Wrappers: name, number, arguments, how the result is cast, the arguments as words; [`prepare`] looks their
+/// names up.
 macro_rules! wrappers {
     ($($buffers:ident $point:ident { $($name:ident $text:literal $nr:ident
         ($($arg:ident: $type:ty),*) -> $result:ty, [$($word:expr),*];)* })*) => {
@@ -251,8 +255,8 @@ macro_rules! wrappers {
             }
         )*)*
 
-        /// Looks up libc's functions of these names, while that is safe: a program may make its first call in a signal
-        /// handler.
+        /// Looks up libc's functions of these names, while that is safe: a program may make its first call in
+        /// a signal handler.
         pub fn prepare() {
             find_code();
             $($(

@@ -93,8 +93,8 @@ impl<P: Pager> Engine<P> {
         Ok(region)
     }
 
-    /// Refuses `len` bytes of new memory while everything is full, so that all that was written can be kept, and beyond
-    /// RLIMIT_AS.
+    /// Refuses `len` bytes of new memory while everything is full, so that all that was written can be kept,
+    /// and beyond RLIMIT_AS.
     pub(super) fn admit(&self, regions: &Regions, len: usize) -> Result<(), Refused> {
         if self.core.full() {
             stats::add(&self.core.stats.refused, 1);
@@ -353,7 +353,8 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         let (_, _, parts, whole) = {
             let mut regions = self.regions();
-            // The lock ends with the contents: a page that came later would be the kernel's to keep, and ours to move.
+            // The lock ends with the contents: a page that came later would be the kernel's to keep, and ours
+            // to move.
             if self.parts(&regions, addr, len)?.2.iter().any(|r| r.locked) {
                 self.unpin_inside(&mut regions, addr, len)?;
             }
@@ -367,8 +368,8 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
-    /// Changes what is kept of the regions in a range, and of nothing beyond its ends. Its pages, and whether the program has mapped
-    /// all of it.
+    /// Changes what is kept of the regions in a range, and of nothing beyond its ends. Its pages, and whether
+    /// the program has mapped all of it.
     fn change(
         &self,
         regions: &mut Regions,
@@ -394,8 +395,8 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
-    /// `MADV_RANDOM`, `MADV_SEQUENTIAL`, `MADV_NORMAL`. Faults read it from the rows of blocks: where a block's parts were
-    /// advised differently, it is as if nobody had.
+    /// `MADV_RANDOM`, `MADV_SEQUENTIAL`, `MADV_NORMAL`. Faults read it from the rows of blocks: where a
+    /// block's parts were advised differently, it is as if nobody had.
     pub fn set_access(&self, addr: usize, len: usize, access: Access) -> Result<(), Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();
@@ -456,8 +457,8 @@ impl<P: Pager> Engine<P> {
         self.core.table.word(PageId(self.page_of(addr))).load().state() == State::Resident
     }
 
-    /// `MADV_WILLNEED`: fetches what is out, as far as there are frames. Where there are none the background thread is woken: the caller
-    /// must not reclaim, the stack that it runs on could be what goes.
+    /// `MADV_WILLNEED`: fetches what is out, as far as there are frames. Where there are none the background
+    /// thread is woken: the caller must not reclaim, the stack that it runs on could be what goes.
     pub fn will_need(&self, addr: usize, len: usize) -> Result<(), Refused> {
         const WANTED: u32 = KEPT_FOR_POOL + FREE_RESERVE + BLOCK_PAGES;
         let (start, end) = self.page_range(addr, len)?;
@@ -490,8 +491,8 @@ impl<P: Pager> Engine<P> {
         Ok(())
     }
 
-    /// `mlock`: brings the range in and keeps it, and keeps the kernel from swapping it. Refused beyond half of the frames, and by the
-    /// kernel beyond its limit.
+    /// `mlock`: brings the range in and keeps it, and keeps the kernel from swapping it. Refused beyond half
+    /// of the frames, and by the kernel beyond its limit.
     pub fn pin(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
@@ -527,7 +528,8 @@ impl<P: Pager> Engine<P> {
         self.parts(&self.regions(), addr, len).is_ok_and(|(_, _, parts, _)| parts.iter().any(|r| r.locked))
     }
 
-    /// `MADV_DONTDUMP` and `MADV_DODUMP`. What is not in a frame of the program is in no core file in any case.
+    /// `MADV_DONTDUMP` and `MADV_DODUMP`. What is not in a frame of the program is in no core file in any
+    /// case.
     pub fn set_dump(&self, addr: usize, len: usize, dump: bool) -> Result<(), Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();

@@ -24,7 +24,8 @@ impl Engine<KernelPager> {
         self.inline.closer.store(weir_os::thread::id(), Ordering::Relaxed);
     }
 
-    /// The fork comes now, the gate is closed: the child will hold every record in the swap file that the words name.
+    /// The fork comes now, the gate is closed: the child will hold every record in the swap file that the
+    /// words name.
     pub fn fork_share_swap(&self) {
         let Some(swapping) = &self.core.swapping else { return };
         let mut n = 0;
@@ -35,8 +36,8 @@ impl Engine<KernelPager> {
         swapping.retained.store(n, Ordering::Relaxed);
     }
 
-    /// The fork failed: takes back what was held for the child, if nobody else takes part (else it counts as leaked until then).
-    /// The gate is open.
+    /// The fork failed: takes back what was held for the child, if nobody else takes part (else it counts as
+    /// leaked until then). The gate is open.
     pub fn fork_failed(&self) {
         let Some(swapping) = &self.core.swapping else { return };
         let _signals = super::Signals(weir_os::thread::block_signals());
@@ -46,8 +47,8 @@ impl Engine<KernelPager> {
         self.gate.open();
     }
 
-    /// Before the process ends in good order: relatives that share the swap file learn that it is gone. Nobody is inside
-    /// meanwhile, so no cluster changes hands under a write.
+    /// Before the process ends in good order: relatives that share the swap file learn that it is gone.
+    /// Nobody is inside meanwhile, so no cluster changes hands under a write.
     pub fn depart(&self) {
         let Some(swapping) = self.core.swapping.as_ref().filter(|s| self.mark.is_set() && !s.tier.alone())
         else {

@@ -33,8 +33,9 @@ const OWN_BATCH: u32 = 3;
 const STREAM_BATCH: u32 = BLOCK_PAGES;
 /// Room for new frames below which free ones are given up for it.
 const CREDIT_LOW: u32 = 32;
-/// How long a faulting thread runs before others do, where they are more than the processors: a few faults. The slowest thousandth of 16 threads on two
-/// processors takes as long as this is: 0.74 ms of reads from the swap file, 1.4 ms with 50 us, at the same speed.
+/// How long a faulting thread runs before others do, where they are more than the processors: a few faults.
+/// The slowest thousandth of 16 threads on two processors takes as long as this is: 0.74 ms of reads from the
+/// swap file, 1.4 ms with 50 us, at the same speed.
 const TURN_NS: u64 = 12_000;
 /// Stack of a desk.
 const STACK_BYTES: usize = 64 << 10;
@@ -178,8 +179,9 @@ impl Engine<KernelPager> {
         verdict
     }
 
-    /// A stream of first touches runs ahead. While the kernel gives new frames, which takes longer than most programs need to fill them,
-    /// and a processor is free, another thread asks for those further on at the same time. What is left.
+    /// A stream of first touches runs ahead. While the kernel gives new frames, which takes longer than most
+    /// programs need to fill them, and a processor is free, another thread asks for those further on at the
+    /// same time. What is left.
     fn first_touches(&self, a: Ahead) -> Option<Ahead> {
         let (mine, others) = match self.core.takes_new_frames() && self.core.demand.leaves_processors() {
             true => a.shared(),
@@ -199,9 +201,10 @@ impl Engine<KernelPager> {
         self.core.admission.ask(ip, self.core.stats.faults().own())
     }
 
-    /// Where more threads fault than there are processors, one that has run for [`TURN_NS`] lets the others run: the scheduler takes a
-    /// processor away at its timer's ticks only, and whoever waits for all the others waits for as many ticks. `since` is the
-    /// thread's own: when it last did, 0 at first; `left` as in [`Engine::fault_in_thread`].
+    /// Where more threads fault than there are processors, one that has run for [`TURN_NS`] lets the others
+    /// run: the scheduler takes a processor away at its timer's ticks only, and whoever waits for all the
+    /// others waits for as many ticks. `since` is the thread's own: when it last did, 0 at first; `left` as
+    /// in [`Engine::fault_in_thread`].
     pub fn take_turns(&self, since: &AtomicU64, left: &AtomicU64) {
         const NEVER: u64 = u64::MAX;
         if !self.core.demand.queued() {

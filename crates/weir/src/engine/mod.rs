@@ -124,8 +124,8 @@ impl<P: Pager> Engine<P> {
         Stay { _gate: self.gate.enter(), _signals: signals }
     }
 
-    /// A process that a system call past libc made as a copy of this one must not touch what both have in the swap file, nor the
-    /// descriptor that says what happens to its parent's pages.
+    /// A process that a system call past libc made as a copy of this one must not touch what both have in the
+    /// swap file, nor the descriptor that says what happens to its parent's pages.
     #[inline]
     fn check_own(&self) {
         if !self.mark.is_set() {

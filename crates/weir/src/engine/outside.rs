@@ -1,8 +1,8 @@
-//! Memory outside the engine, measured by the background thread: what the kernel counts as this process's anonymous memory, less what the
-//! engine holds. `shared/limit.rs` says what follows.
+//! Memory outside the engine, measured by the background thread: what the kernel counts as this process's
+//! anonymous memory, less what the engine holds. `shared/limit.rs` says what follows.
 //!
-//! Looks are made in turn with reclaim's batches, `OUTSIDE_LOOK_NS` apart while the program runs, and as rarely as the thread wakes up
-//! anyway while it does not. One is a system call of a few microseconds.
+//! Looks are made in turn with reclaim's batches, `OUTSIDE_LOOK_NS` apart while the program runs, and as
+//! rarely as the thread wakes up anyway while it does not. One is a system call of a few microseconds.
 
 use super::Engine;
 use super::threads::say;
@@ -14,7 +14,8 @@ use weir_os::pager::KernelPager;
 use weir_os::ram::Statm;
 use weir_os::thread;
 
-/// Processor time of the process between two looks from which on it runs: more than the looks themselves take.
+/// Processor time of the process between two looks from which on it runs: more than the looks themselves
+/// take.
 const RUNS_NS: u64 = OUTSIDE_LOOK_NS / 20;
 
 /// How long a mapping that Weir leaves alone is expected to fill.

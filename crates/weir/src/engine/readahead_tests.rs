@@ -1,5 +1,5 @@
-//! Readahead by the whole engine, on a fake pager: what walks over memory that is mostly out cost in faults, and what is
-//! known of the pages brought ahead of them.
+//! Readahead by the whole engine, on a fake pager: what walks over memory that is mostly out cost in faults,
+//! and what is known of the pages brought ahead of them.
 
 use super::Engine;
 use super::inline::fetch_steps;
@@ -27,7 +27,8 @@ const PAGES: u32 = 240 * 64;
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     faults: u64,
-    /// All that was brought ahead; what of it came back; what of this is known to be used; what is not a stream's.
+    /// All that was brought ahead; what of it came back; what of this is known to be used; what is not a
+    /// stream's.
     ahead: u64,
     back: u64,
     used: u64,

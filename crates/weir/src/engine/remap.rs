@@ -99,8 +99,8 @@ impl<P: Pager> Engine<P> {
         regions.map.insert(Region { start, pages: end - start, base: start, ..like });
     }
 
-    /// Puts the new region over whatever is there. What only moves there is not new memory, but has its rows at both places for a
-    /// while.
+    /// Puts the new region over whatever is there. What only moves there is not new memory, but has its rows
+    /// at both places for a while.
     fn take_place(
         &self,
         regions: &mut Regions,
@@ -189,8 +189,8 @@ impl<P: Pager> Engine<P> {
         self.core.pager.protect(PageId(new.start), new.pages, new.prot, new.dump).map_err(Refused::Kernel)?;
         self.mark(new, true);
         if new.locked {
-            // Beyond the limit they stay in their frames, which the kernel may swap. What the mapping grew by has no page yet
-            // that is kept in its frame.
+            // Beyond the limit they stay in their frames, which the kernel may swap. What the mapping grew by
+            // has no page yet that is kept in its frame.
             let _ = self.core.pager.lock(PageId(new.start), new.pages.min(old.pages), true);
         }
         if keep_old && old.prot != PROT_RW {

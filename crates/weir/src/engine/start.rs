@@ -49,7 +49,8 @@ impl Engine<KernelPager> {
         if let Some(setting) = &settings.swap {
             match swapfile::open(setting, settings.policy, budget) {
                 Ok(swapping) => core.attach_swap(swapping),
-                // One that was to size itself is a help, not a condition: the disk may have filled up since the start.
+                // One that was to size itself is a help, not a condition: the disk may have filled up since
+                // the start.
                 Err(e) if setting.bytes.is_none() => super::threads::say(format_args!(
                     "no swap file: {e}; what does not fit in RAM and pool will be refused"
                 )),

@@ -1,5 +1,5 @@
-//! The swap file in the page path, on a fake pager and a fake disk: what happens to a page while it is written or read,
-//! and what a failing disk does to it.
+//! The swap file in the page path, on a fake pager and a fake disk: what happens to a page while it is
+//! written or read, and what a failing disk does to it.
 
 use crate::config::Policy;
 use crate::error::SwapError;
@@ -30,7 +30,8 @@ type Fake = Core<FakePager>;
 const PAGES: u32 = 2048;
 const MIB: u64 = 1 << 20;
 
-/// 12 MiB of RAM, of which the pool may have five windows, over a disk. Lives as long as the test: hooks keep it.
+/// 12 MiB of RAM, of which the pool may have five windows, over a disk. Lives as long as the test: hooks keep
+/// it.
 fn core_over(disk: FakeDisk, bytes: u64) -> &'static Fake {
     core_with(disk, bytes, Policy::Writeback, 256)
 }
@@ -310,7 +311,8 @@ fn a_page_that_changed_and_left_again_before_its_batch_was_written_is_its_later_
         resolve(core, page);
     }
     core.pager.write(PageId(80), |p| *p = noise(4000));
-    // The block's window is the batch's until it is written; the page goes to the batch by way of the pool's queue or not at all.
+    // The block's window is the batch's until it is written; the page goes to the batch by way of the pool's
+    // queue or not at all.
     begin(core, &mut out, 1);
     out.finish(core);
     send_out(core, 1);

@@ -332,7 +332,8 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// Pool pages go to the swap file ahead of their eviction. With the adaptive policy, only while nobody needs frames.
+    /// Pool pages go to the swap file ahead of their eviction. With the adaptive policy, only while nobody
+    /// needs frames.
     fn write_through(&self, idle: bool) {
         let Some(swapping) = &self.core.swapping else { return };
         for _ in 0..THROUGH_BATCHES {
@@ -372,8 +373,8 @@ impl Engine<KernelPager> {
         self.watch();
     }
 
-    /// Ends the process once the program has closed the userfaultfd by a system call of its own: what is not in frames would read as
-    /// zeros. Looked at now and then: until then it does.
+    /// Ends the process once the program has closed the userfaultfd by a system call of its own: what is not
+    /// in frames would read as zeros. Looked at now and then: until then it does.
     pub fn check_descriptors(&self) {
         if !self.core.pager.is_watching() {
             fatal(format_args!(

@@ -1,4 +1,5 @@
-//! Pages that nobody has touched yet, while frames are plentiful: new frames of zeros, straight from the kernel.
+//! Pages that nobody has touched yet, while frames are plentiful: new frames of zeros, straight from the
+//! kernel.
 
 use super::install::{finish, ride_out};
 use crate::door::Pager;
@@ -9,8 +10,8 @@ use crate::shared::Core;
 use crate::shared::copies::Keep;
 use weir_os::uffd::Wake;
 
-/// Fills the untouched pages at the start of a run. Under their block's lock. `None`: there are none, or the budget
-/// does not allow so many new frames, or the kernel gave none. Else how many pages arrived.
+/// Fills the untouched pages at the start of a run. Under their block's lock. `None`: there are none, or the
+/// budget does not allow so many new frames, or the kernel gave none. Else how many pages arrived.
 pub fn fill_run<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> Option<u32> {
     let untouched = |i: &u32| core.table.word(PageId(page.0 + i)).load().state() == State::Absent;
     let len = len.min(core.frames.credit().saturating_sub(NEW_FRAMES_LEAVE));
@@ -81,7 +82,8 @@ mod tests {
         let core = core(PAGES);
         core.frames.grow(&core.pager).unwrap();
         assert_eq!(core.pager.zero(PageId(5)).pages, 1);
-        // The run that begins at the page itself brings nothing: the other way is tried, and fails as it did before.
+        // The run that begins at the page itself brings nothing: the other way is tried, and fails as it did
+        // before.
         assert_eq!(fill_run(&core, PageId(5), 10), None);
         assert_eq!((core.frames.existing(), core.frames.free()), (64, 64), "its credit is back");
         assert_eq!(fill_run(&core, PageId(6), 10), Some(10));

@@ -42,10 +42,11 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
     }
 }
 
-/// Whether a stream that takes most of a block would get its frames in pieces, as they become free one after the other: each
-/// is a MOVE of its own, with its interrupt, and what is left of the others has to be gathered for the pool. Only where frames are short, but not
-/// so few that making room takes the pages that came last; and where faulting threads keep all processors busy each makes room
-/// behind its faults instead. Under the block's lock.
+/// Whether a stream that takes most of a block would get its frames in pieces, as they become free one after
+/// the other: each is a MOVE of its own, with its interrupt, and what is left of the others has to be
+/// gathered for the pool. Only where frames are short, but not so few that making room takes the pages that
+/// came last; and where faulting threads keep all processors busy each makes room behind its faults instead.
+/// Under the block's lock.
 pub fn would_get_crumbs<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -> bool {
     let short = !core.is_plentiful()
         && core.available() < core.low_mark()
@@ -63,8 +64,8 @@ fn needing_frames<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -> u32 
     of(State::Absent) + of(State::Same) + of(State::Pooled)
 }
 
-/// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first` before the
-/// others. Under the block's lock. The page `first` may use the last frames, readahead may not.
+/// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first`
+/// before the others. Under the block's lock. The page `first` may use the last frames, readahead may not.
 pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Got {
     let mut got = Got::default();
     let mut arrival = Arrival::Fetched;
@@ -207,9 +208,9 @@ fn fetch_run<P: Pager>(
     Some(n)
 }
 
-/// Fills free frames that follow each other (the first, how many, and which of the first 64 are zero) with the bytes of as many pages, up to
-/// one whose record is damaged, and moves them under the program. `keeps` has places for what may be kept of the first pages. How many were
-/// filled, and how many of these arrived.
+/// Fills free frames that follow each other (the first, how many, and which of the first 64 are zero) with
+/// the bytes of as many pages, up to one whose record is damaged, and moves them under the program. `keeps`
+/// has places for what may be kept of the first pages. How many were filled, and how many of these arrived.
 pub(super) fn fetch_and_fill<P: Pager>(
     core: &Core<P>,
     page: PageId,
@@ -292,8 +293,8 @@ fn expand<P: Pager>(
     }
 }
 
-/// What is kept of a page, with the hash by which it will be known to be still true: the slot of a doubled page where
-/// `slots` are worth it, else the record where `records` are.
+/// What is kept of a page, with the hash by which it will be known to be still true: the slot of a doubled
+/// page where `slots` are worth it, else the record where `records` are.
 fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: bool, slots: bool) -> Keep {
     let word = core.table.word(page).load();
     match word.state() {

@@ -46,7 +46,8 @@ pub enum Outcome {
     NoFrames,
     /// The page's record is damaged or cannot be read; its bytes are lost.
     Lost,
-    /// The page stays where it is: this is the value that was to be loaded from it. More may be worth fetching.
+    /// The page stays where it is: this is the value that was to be loaded from it. More may be worth
+    /// fetching.
     Loaded(u64, Option<Ahead>),
 }
 
@@ -67,7 +68,8 @@ impl Request {
         Request { load, ..Request::default() }
     }
 
-    /// Whether the last answer was `NoFrames` because there is none in whole blocks: if making room frees none, there are others.
+    /// Whether the last answer was `NoFrames` because there is none in whole blocks: if making room frees
+    /// none, there are others.
     pub fn wants_room_for_block(&mut self) -> bool {
         core::mem::take(&mut self.room_for_block)
     }
@@ -78,8 +80,8 @@ pub fn resolve<P: Pager>(core: &Core<P>, strides: &Strides, page: PageId, tid: u
     resolve_load(core, strides, page, tid, &mut Request { made_room: true, ..Request::default() })
 }
 
-/// As [`resolve`], of an instruction that may load from the page and be given the value instead. To be called with the same
-/// request until it is resolved.
+/// As [`resolve`], of an instruction that may load from the page and be given the value instead. To be called
+/// with the same request until it is resolved.
 pub fn resolve_load<P: Pager>(
     core: &Core<P>,
     strides: &Strides,
@@ -102,7 +104,8 @@ pub fn resolve_load<P: Pager>(
             }
             // 3. There already? Another fault brought it, or the program dropped it behind our back.
             Source::There => return settle_resident(core, row, page),
-            // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can be answered.
+            // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can
+            //    be answered.
             _ => decide(core, row, page, state, request),
         };
         // 5. Fetch and install. 6. Count, look ahead.
@@ -163,8 +166,8 @@ struct Fault<'a, P: Pager> {
 }
 
 impl<P: Pager> Fault<'_, P> {
-    /// Brings in a page that is in RAM, or that is zeros, and what is planned with it; the page's run first. Ends the hold of
-    /// the block's lock.
+    /// Brings in a page that is in RAM, or that is zeros, and what is planned with it; the page's run first.
+    /// Ends the hold of the block's lock.
     fn bring_from_ram(
         &self,
         row: BlockRow<'_>,
@@ -195,8 +198,9 @@ impl<P: Pager> Fault<'_, P> {
         self.installed(plan)
     }
 
-    /// Brings in a page that is in the swap file and what is planned with it, or reads what a load wants of it. Under no lock.
-    /// `None`: to be looked up again; reads that had not completed at `seen` may be waited for.
+    /// Brings in a page that is in the swap file and what is planned with it, or reads what a load wants of
+    /// it. Under no lock. `None`: to be looked up again; reads that had not completed at `seen` may be waited
+    /// for.
     fn bring_from_swap(&self, plan: &Plan, load: Option<(Load, Want)>, seen: u32) -> Option<Outcome> {
         let (core, block, index) = (self.core, self.page.block(), self.page.index());
         let got = match load {
@@ -264,7 +268,8 @@ fn pressure<P: Pager>(core: &Core<P>) -> Pressure {
     Pressure { staged: core.staged.pages(), pool_overflows, faulters: core.demand.faulters() }
 }
 
-/// A stream of first touches runs ahead at once: to be called with what a fault left to be fetched. What is left of it.
+/// A stream of first touches runs ahead at once: to be called with what a fault left to be fetched. What is
+/// left of it.
 pub fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
     let Whose::Stream(state) = a.whose else { return Some(a) };
     if a.stride != 1 || !a.fresh {
@@ -351,8 +356,9 @@ fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result
     }
 }
 
-/// Brings pages in before anybody faults on them; stops early when frames get short, and where the program said that its
-/// accesses have no order brings only what it asks for itself. Returns how many pages that had contents came.
+/// Brings pages in before anybody faults on them; stops early when frames get short, and where the program
+/// said that its accesses have no order brings only what it asks for itself. Returns how many pages that had
+/// contents came.
 pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose) -> u32 {
     install::ensure_frames(core);
     let block = first.block();

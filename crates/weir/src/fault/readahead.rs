@@ -1,4 +1,5 @@
-//! Readahead as a fault does it: gathers what [`crate::policy::readahead`] decides by, and leaves in the rows what follows.
+//! Readahead as a fault does it: gathers what [`crate::policy::readahead`] decides by, and leaves in the rows
+//! what follows.
 
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -9,7 +10,8 @@ use crate::policy::readahead::{self, Proof, Signals, UNPROVEN, unproven_of, with
 pub use crate::policy::readahead::{Ahead, Plan, Whose};
 use crate::shared::{Core, count};
 
-/// The fault on the page `index` has brought pages, `fresh` ones of which never had contents: leaves the new state, and counts.
+/// The fault on the page `index` has brought pages, `fresh` ones of which never had contents: leaves the new
+/// state, and counts.
 pub fn done<P: Pager>(plan: &Plan, core: &Core<P>, block: BlockId, index: u32, installed: u64, fresh: u64) {
     let proven = match plan.proof {
         Proof::Nothing => 0,
@@ -35,8 +37,8 @@ fn take_unproven<P: Pager>(core: &Core<P>, block: BlockId) -> u32 {
     unproven_of(core.table.block(block).take_readahead(UNPROVEN))
 }
 
-/// Leaves a stream's state in a block fetched ahead: `came` pages arrived, and `read` of them came back. What was unproven in the block before it is
-/// unproven here: the next fault comes behind the last of them.
+/// Leaves a stream's state in a block fetched ahead: `came` pages arrived, and `read` of them came back. What
+/// was unproven in the block before it is unproven here: the next fault comes behind the last of them.
 pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, read: u32) {
     let backwards = readahead::goes_backwards(state);
     let before = if backwards { block.0.checked_add(1) } else { block.0.checked_sub(1) };
@@ -56,8 +58,8 @@ pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
     row.set_readahead(with_unproven(state, unproven_of(state) + read));
 }
 
-/// Plans for a fault at `index` of `block`, under its lock. `again`: the page was wanted a moment ago, and its load
-/// answered.
+/// Plans for a fault at `index` of `block`, under its lock. `again`: the page was wanted a moment ago, and
+/// its load answered.
 pub fn plan<P: Pager>(
     core: &Core<P>,
     (block, index): (BlockId, u32),

@@ -1,9 +1,10 @@
 //! Spans: whole blocks that a stream wants next come several at once, in new frames or by one MOVE.
 //!
-//! Each MOVE interrupts the other processors on which the program runs, which costs more than
-//! zeroing a block, and about as much as expanding one. Blocks never touched (or same-filled) cost little, so a faulting thread takes
-//! as many as it can get before it goes on. Of blocks in the pool it takes the next one along with its own; those behind are
-//! left to the thread that fetches ahead, so that both work at the same time.
+//! Each MOVE interrupts the other processors on which the program runs, which costs more than zeroing a
+//! block, and about as much as expanding one. Blocks never touched (or same-filled) cost little, so a
+//! faulting thread takes as many as it can get before it goes on. Of blocks in the pool it takes the next one
+//! along with its own; those behind are left to the thread that fetches ahead, so that both work at the same
+//! time.
 
 use super::fresh;
 use super::install::{Got, arrived, fetch_and_fill, finish};
@@ -28,8 +29,9 @@ pub enum Of {
     Pool,
 }
 
-/// Brings in up to `most` whole blocks never touched (or same-filled) from `first` on, leaving `state` as their readahead. Returns how many
-/// came; they are the first ones. Stops at a block that is busy, partly there, or dear to fetch.
+/// Brings in up to `most` whole blocks never touched (or same-filled) from `first` on, leaving `state` as
+/// their readahead. Returns how many came; they are the first ones. Stops at a block that is busy, partly
+/// there, or dear to fetch.
 pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
     let plentiful = core.takes_new_frames();
     let room = if plentiful { core.frames.credit() } else { core.frames.free() };
@@ -91,8 +93,8 @@ impl Second<'_> {
     }
 }
 
-/// Brings in the whole of a block in the pool, where a stream enters it, and the whole of the next one. Under the block's lock. `None`: not both
-/// can be had at once.
+/// Brings in the whole of a block in the pool, where a stream enters it, and the whole of the next one. Under
+/// the block's lock. `None`: not both can be had at once.
 pub fn bring_two<'a, P: Pager>(
     core: &'a Core<P>,
     block: BlockId,
@@ -139,7 +141,8 @@ fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
     came
 }
 
-/// From the arena, by one MOVE; `keeps` as in [`fetch_and_fill`]. Pages that came, from the start, and how many of them had contents.
+/// From the arena, by one MOVE; `keeps` as in [`fetch_and_fill`]. Pages that came, from the start, and how
+/// many of them had contents.
 fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32, keeps: &mut [Keep]) -> (u32, u32) {
     let Some((window, n)) = core.frames.take_windows(blocks) else { return (0, 0) };
     let (page, mut read) = (first.page(0), 0);

@@ -1,5 +1,5 @@
-//! Strides longer than a page (a column of a matrix), followed per thread: the last fault, the distance to the one before, and how
-//! often it was the same.
+//! Strides longer than a page (a column of a matrix), followed per thread: the last fault, the distance to
+//! the one before, and how often it was the same.
 
 use crate::limits::STRIDE_CONFIRM;
 use crate::page::PageId;
@@ -11,7 +11,8 @@ use weir_os::shards::Line;
 
 const THREADS: usize = 64;
 
-/// Last fault and distance per thread, hashed by thread id. Colliding threads only cost guesses, so there is no lock.
+/// Last fault and distance per thread, hashed by thread id. Colliding threads only cost guesses, so there is
+/// no lock.
 #[derive(Debug)]
 pub struct Strides {
     rows: [Line<Row>; THREADS],
@@ -34,8 +35,8 @@ impl Default for Strides {
 }
 
 impl Strides {
-    /// Notes a fault that continued no unit stream; says what to fetch if it continues a stride. The pages fetched before are
-    /// then known to be used, and added to `hits`.
+    /// Notes a fault that continued no unit stream; says what to fetch if it continues a stride. The pages
+    /// fetched before are then known to be used, and added to `hits`.
     pub fn note(&self, tid: u32, page: PageId, hits: &AtomicU64) -> Option<Ahead> {
         let row = tid as usize % THREADS;
         let cell = &self.rows[row].last;

@@ -1,8 +1,9 @@
-//! Pages come in from the swap file: tagged under their block's lock, read without it, installed under it again if their
-//! words are still as they were left.
+//! Pages come in from the swap file: tagged under their block's lock, read without it, installed under it
+//! again if their words are still as they were left.
 //!
-//! Room is taken before the tags: somebody who waits for a tag to go must never wait for reclaim. What happened to
-//! a page meanwhile (given up, moved by `mremap`) shows in its word, and what was read for it is dropped.
+//! Room is taken before the tags: somebody who waits for a tag to go must never wait for reclaim. What
+//! happened to a page meanwhile (given up, moved by `mremap`) shows in its word, and what was read for it is
+//! dropped.
 
 use super::install;
 use super::load::Load;
@@ -133,8 +134,8 @@ fn note_loss<P: Pager>(s: &Swapping<P::Disk>, e: Option<SwapError>) {
     s.loss.store(errno, Ordering::Relaxed);
 }
 
-/// Brings in pages of `mask` that are in the swap file: `first` in any case, the others as far as there are frames to
-/// spare and nobody else is at them. Under no lock.
+/// Brings in pages of `mask` that are in the swap file: `first` in any case, the others as far as there are
+/// frames to spare and nobody else is at them. Under no lock.
 pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Fetched {
     let Some(s) = &core.swapping else { return Fetched::default() };
     let mut desk = s.desk();
@@ -158,7 +159,8 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
     got
 }
 
-/// Reads a page and leaves it where it is: `loaded` of what comes back is what the instruction wants of it. Under no lock.
+/// Reads a page and leaves it where it is: `loaded` of what comes back is what the instruction wants of it.
+/// Under no lock.
 pub fn load<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Fetched {
     let Some(s) = &core.swapping else { return Fetched::default() };
     let (block, index) = (page.block(), page.index());

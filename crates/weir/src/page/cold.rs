@@ -1,8 +1,10 @@
-//! Blocks with pooled pages, those first whose pages went there first: the order in which the pool writes to the swap
-//! file, and gives up what is written. Two linked lists through the blocks' rows, so they take no memory of their own.
+//! Blocks with pooled pages, those first whose pages went there first: the order in which the pool writes to
+//! the swap file, and gives up what is written. Two linked lists through the blocks' rows, so they take no
+//! memory of their own.
 //!
-//! A block is in one list at most. In *cold* any of its pooled pages may be unwritten. In *written* some are in the swap file as
-//! well, so that their places in the pool cost nothing to give up; pages that went to the pool later may be unwritten.
+//! A block is in one list at most. In *cold* any of its pooled pages may be unwritten. In *written* some are
+//! in the swap file as well, so that their places in the pool cost nothing to give up; pages that went to the
+//! pool later may be unwritten.
 
 use super::BlockId;
 use super::table::PageTable;

@@ -38,7 +38,8 @@ pub enum Access {
     Any,
     /// In no order (`MADV_RANDOM`): a fault brings its page alone.
     Random,
-    /// From the lowest address to the highest (`MADV_SEQUENTIAL`): a fault brings the rest of its block and runs ahead.
+    /// From the lowest address to the highest (`MADV_SEQUENTIAL`): a fault brings the rest of its block and
+    /// runs ahead.
     Sequential,
 }
 

@@ -1,5 +1,6 @@
-//! The set of blocks with resident pages, in two queues whose links lie in the blocks' rows. Which queue a block enters, which
-//! gives the next victim, and what becomes of the oldest block is decided in [`crate::policy::victims`].
+//! The set of blocks with resident pages, in two queues whose links lie in the blocks' rows. Which queue a
+//! block enters, which gives the next victim, and what becomes of the oldest block is decided in
+//! [`crate::policy::victims`].
 
 use super::id::BlockId;
 use super::region::Access;
@@ -53,8 +54,9 @@ pub struct ResidentSet {
 }
 
 impl ResidentSet {
-    /// From now on what has never been out leaves in its turn also where all else comes back. In front of a swap file it is what
-    /// reading on and on would have to write at last; without one a loop has more of such blocks that stay.
+    /// From now on what has never been out leaves in its turn also where all else comes back. In front of a
+    /// swap file it is what reading on and on would have to write at last; without one a loop has more of
+    /// such blocks that stay.
     pub fn let_left_over_go(&self) {
         self.no_left_over.store(true, Ordering::Relaxed);
     }
@@ -116,8 +118,8 @@ impl ResidentSet {
                 continue;
             }
             let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
-            // What leaves the main queue had its chance: coming back soon it is as good as new. Otherwise a loop a little
-            // longer than memory is all main queue, and every round misses all of it.
+            // What leaves the main queue had its chance: coming back soon it is as good as new. Otherwise a
+            // loop a little longer than memory is all main queue, and every round misses all of it.
             row.set_evicted_at(if from == Pick::Main { FORGOTTEN } else { now });
             return Some(block);
         }
@@ -143,8 +145,8 @@ impl ResidentSet {
         self.probation.len.load(Ordering::Relaxed) + self.main.len.load(Ordering::Relaxed)
     }
 
-    /// Whether probation's oldest has never been out and is older than all of the main queue: where all that comes, comes back,
-    /// it would stay for ever, used or not.
+    /// Whether probation's oldest has never been out and is older than all of the main queue: where all that
+    /// comes, comes back, it would stay for ever, used or not.
     fn is_left_over(&self, table: &PageTable) -> bool {
         if !self.no_left_over.load(Ordering::Relaxed) {
             return false;

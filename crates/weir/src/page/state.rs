@@ -16,19 +16,22 @@
 //! `try_rehandle` (pool compaction) also applies to a kept record. `PINNED` (mlock) survives
 //! every transition but `try_discard`.
 //!
-//! **Tags.** Reads and writes of the swap file happen without the block's lock. Whoever has one under way for a page
-//! writes his number into its word, and finds it there afterwards or drops what he did: every transition but
-//! `try_rehandle` clears it. So a fault that takes a page back cancels its write, and a page that was given up while it
-//! was read stays given up.
+//! **Tags.** Reads and writes of the swap file happen without the block's lock. Whoever has one under way for
+//! a page writes his number into its word, and finds it there afterwards or drops what he did: every
+//! transition but `try_rehandle` clears it. So a fault that takes a page back cancels its write, and a page
+//! that was given up while it was read stays given up.
 //!
-//! **Hashed.** A page that goes out unchanged, to the copy that was kept of it, leaves its hash in its second word: it is not
-//! computed again when the page comes in. Only of a pooled page that is not doubled, and of a swapped one.
+//! **Hashed.** A page that goes out unchanged, to the copy that was kept of it, leaves its hash in its second
+//! word: it is not computed again when the page comes in. Only of a pooled page that is not doubled, and of a
+//! swapped one.
 //!
-//! **Doubled.** A pooled page that was written through has a slot as well. Its word names the record, its second word the
-//! slot: [`super::table::PageTable::slot_of`] knows both places, nobody else asks a word for its slot.
+//! **Doubled.** A pooled page that was written through has a slot as well. Its word names the record, its
+//! second word the slot: [`super::table::PageTable::slot_of`] knows both places, nobody else asks a word for
+//! its slot.
 //!
-//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress when last tried), 6 the kept copy is a slot of the swap file, or
-//! the pooled page is doubled, 7 the kept slot is of a page that was doubled, 8..16 tag, 16 hashed, 24..64 handle or slot.
+//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress when last tried), 6 the kept copy is
+//! a slot of the swap file, or the pooled page is doubled, 7 the kept slot is of a page that was doubled,
+//! 8..16 tag, 16 hashed, 24..64 handle or slot.
 
 use super::id::{Handle, SlotId};
 use crate::sync::{AtomicU64, Ordering};
@@ -97,7 +100,8 @@ impl Word {
         (self.0 & (KEPT | SLOT) == KEPT).then_some(Handle(self.0 >> HANDLE_SHIFT))
     }
 
-    /// The slot of the swap file that the word itself names: of a swapped page, or the kept copy of one in a frame.
+    /// The slot of the swap file that the word itself names: of a swapped page, or the kept copy of one in a
+    /// frame.
     #[cfg(not(loom))]
     #[inline]
     pub(super) fn slot(self) -> Option<SlotId> {
@@ -195,8 +199,8 @@ impl PageWord<'_> {
         self.only(from, &[State::Absent, State::Same, State::Pooled, State::Swapped], to)
     }
 
-    /// A doubled page to Resident, after the frame was mapped: its slot stays as a kept copy, its record is the caller's
-    /// to free, and its second word the caller's to change.
+    /// A doubled page to Resident, after the frame was mapped: its slot stays as a kept copy, its record is
+    /// the caller's to free, and its second word the caller's to change.
     pub fn try_install_doubled(self, from: Word, slot: SlotId) -> Transition {
         if !from.doubled() {
             return Err(self.load());
@@ -216,8 +220,8 @@ impl PageWord<'_> {
         self.only(from, &[State::Staged], to)
     }
 
-    /// Staged to Staged, remembering that the page does not compress, until it does or is dropped. A kept copy must be
-    /// dropped first.
+    /// Staged to Staged, remembering that the page does not compress, until it does or is dropped. A kept
+    /// copy must be dropped first.
     pub fn try_mark_stuck(self, from: Word) -> Transition {
         self.only(from, &[State::Staged], Word(from.0 & !TAG | STUCK))
     }
@@ -234,8 +238,8 @@ impl PageWord<'_> {
         self.only(from, &[State::Staged], to)
     }
 
-    /// Staged to Pooled with a fresh record, when the slot kept of it is still true. The caller has put the slot into the
-    /// second word.
+    /// Staged to Pooled with a fresh record, when the slot kept of it is still true. The caller has put the
+    /// slot into the second word.
     pub fn try_store_doubled(self, from: Word, handle: Handle) -> Transition {
         if from.kept_slot().is_none() {
             return Err(self.load());
@@ -296,7 +300,8 @@ impl PageWord<'_> {
         self.tagged(from, &[State::Swapped], tag)
     }
 
-    /// A Pooled page that has no slot, or a Staged one without a kept copy, is about to be written by `tag` (not 0).
+    /// A Pooled page that has no slot, or a Staged one without a kept copy, is about to be written by `tag`
+    /// (not 0).
     pub fn try_begin_write(self, from: Word, tag: u8) -> Transition {
         if from.0 & (KEPT | SLOT) != 0 {
             return Err(self.load());

@@ -23,8 +23,8 @@ pub const ENTRY_BYTES: u64 = 8;
 /// entries for the pages.
 pub const BLOCK_METADATA_BYTES: u64 = (BLOCK_PAGES as u64) * (16 + ENTRY_BYTES) + 64;
 
-/// Blocks that are charged together: their words take a page, and each charge may give frames back to the kernel, with an
-/// interrupt to every processor on which the program runs.
+/// Blocks that are charged together: their words take a page, and each charge may give frames back to the
+/// kernel, with an interrupt to every processor on which the program runs.
 pub const CHARGED_BLOCKS: u32 = 4;
 const _: () = assert!((CHARGED_BLOCKS * BLOCK_PAGES) as usize * size_of::<[AtomicU64; 2]>() == 4096);
 
@@ -54,9 +54,9 @@ impl PageTable {
         PageWord(&self.words.row(page.0 as usize)[0])
     }
 
-    /// Has the kernel give memory to the words of a block and of those that are charged with it. If they were read
-    /// first, the first write after it would fault again, and interrupt every processor on which the program runs to take the
-    /// page of zeros away.
+    /// Has the kernel give memory to the words of a block and of those that are charged with it. If they were
+    /// read first, the first write after it would fault again, and interrupt every processor on which the
+    /// program runs to take the page of zeros away.
     pub fn touch(&self, block: BlockId) {
         // An `or` with nothing would be compiled to a read; this writes whatever it finds.
         let word = &self.words.row(block.page(0).0 as usize)[0];
@@ -75,8 +75,8 @@ impl PageTable {
         self.words.row(page.0 as usize)[1].store(value, Ordering::Relaxed);
     }
 
-    /// The slot of the swap file that a page with this word has, as its only copy, kept, or beside its pool record. Under
-    /// the block lock.
+    /// The slot of the swap file that a page with this word has, as its only copy, kept, or beside its pool
+    /// record. Under the block lock.
     #[inline]
     pub fn slot_of(&self, page: PageId, word: Word) -> Option<SlotId> {
         if word.doubled() { Some(SlotId(self.aux(page) as u32)) } else { word.slot() }
@@ -88,8 +88,8 @@ impl PageTable {
         BlockRow(self.blocks.row(block.0 as usize))
     }
 
-    /// Whether a page of the block, or of those that are charged with it, ever had contents: if not, its words are not worth a look. Under
-    /// the block's lock.
+    /// Whether a page of the block, or of those that are charged with it, ever had contents: if not, its
+    /// words are not worth a look. Under the block's lock.
     pub fn is_touched(&self, block: BlockId) -> bool {
         self.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).is_charged()
     }
@@ -284,7 +284,8 @@ impl<'a> BlockRow<'a> {
         let _ = self.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// Reclaim's clock (32 bits) when the block last went out; 0 when it never did, all ones when that is forgotten.
+    /// Reclaim's clock (32 bits) when the block last went out; 0 when it never did, all ones when that is
+    /// forgotten.
     #[inline]
     pub fn evicted_at(self) -> u32 {
         self.0.w32[3].load(Ordering::Relaxed)

@@ -1,19 +1,22 @@
-//! Admission: which pages are worth a frame. Those that are wanted more often than the ones that would have to go.
+//! Admission: which pages are worth a frame. Those that are wanted more often than the ones that would have
+//! to go.
 //!
-//! A fault of an instruction that loads can be answered from the page's record: the instruction gets its value, the page stays
-//! where it is, and nobody has to make room. That costs a fraction of what bringing the page costs, if nobody wants it again
-//! soon, and comes on top of it if somebody does. So three things are known (in the tables of [`crate::admission`]):
+//! A fault of an instruction that loads can be answered from the page's record: the instruction gets its
+//! value, the page stays where it is, and nobody has to make room. That costs a fraction of what bringing the
+//! page costs, if nobody wants it again soon, and comes on top of it if somebody does. So three things are
+//! known (in the tables of [`crate::admission`]):
 //!
-//! - *Pages* whose load was answered lately, when, and how often in a row, in a table like the doorkeeper of TinyLFU (Einziger,
-//!   Friedman, Manes, 2017). The time until a page is wanted again is a guess at how often it is. A small table beside it has
-//!   the very last ones, whatever is in the large one.
-//! - *Victims*: staged pages are those that go next, and a fault on one of them is seen. So it is known how often a victim is
-//!   wanted. A page comes in if it was wanted again in a small part of the time that a victim takes for that, or a few times in
-//!   a quarter of it: by chance that happens rarely. Where victims are as warm as what is out, almost nothing comes in, and
-//!   where nobody wants them any more, whatever is wanted twice.
-//! - *Sites*, the instructions that load: how often pages that they asked for were wanted again at once. One that reads a word
-//!   here and a word there is answered; one that begins to read a structure is not. At first all are unknown, and one fault in
-//!   [`crate::limits::PROBE_ONE_IN`] is answered to learn.
+//! - *Pages* whose load was answered lately, when, and how often in a row, in a table like the doorkeeper of
+//!   TinyLFU (Einziger, Friedman, Manes, 2017). The time until a page is wanted again is a guess at how often
+//!   it is. A small table beside it has the very last ones, whatever is in the large one.
+//! - *Victims*: staged pages are those that go next, and a fault on one of them is seen. So it is known how
+//!   often a victim is wanted. A page comes in if it was wanted again in a small part of the time that a
+//!   victim takes for that, or a few times in a quarter of it: by chance that happens rarely. Where victims
+//!   are as warm as what is out, almost nothing comes in, and where nobody wants them any more, whatever is
+//!   wanted twice.
+//! - *Sites*, the instructions that load: how often pages that they asked for were wanted again at once. One
+//!   that reads a word here and a word there is answered; one that begins to read a structure is not. At
+//!   first all are unknown, and one fault in [`crate::limits::PROBE_ONE_IN`] is answered to learn.
 //!
 //! Time is counted in the program's faults.
 
@@ -66,8 +69,9 @@ pub struct Known {
     pub row: u64,
 }
 
-/// Whether the page comes in (`Err`), or a load of it may be answered again; then how many times in a row it was wanted soon.
-/// `turn`: faults until a victim is wanted again; 0: none ever was, so nothing speaks against bringing the page.
+/// Whether the page comes in (`Err`), or a load of it may be answered again; then how many times in a row it
+/// was wanted soon. `turn`: faults until a victim is wanted again; 0: none ever was, so nothing speaks
+/// against bringing the page.
 pub fn look(known: Known, source: State, pressure: Pressure, turn: u64) -> Result<u64, Verdict> {
     let soon = known.age <= turn / OFTEN_PART;
     let comes_in =
@@ -80,7 +84,8 @@ pub fn is_at_once(age: u32, pressure: Pressure) -> bool {
     age <= AT_ONCE.max(AT_ONCE_PER_THREAD * pressure.faulters)
 }
 
-/// Whether a load from a page that need not come in is to be answered. `probes`: to learn, whatever is known of the site.
+/// Whether a load from a page that need not come in is to be answered. `probes`: to learn, whatever is known
+/// of the site.
 pub fn answers(score: u8, probes: bool, want: Want) -> bool {
     (probes || score >= SCORE_ANSWERS)
         && !one_in(BRING_ONE_IN, want.page.0 ^ (want.now as u32).wrapping_mul(BRING_MIX))

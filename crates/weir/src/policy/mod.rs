@@ -1,5 +1,6 @@
-//! Everything that decides, as pure functions: what was seen goes in, an answer comes out. No file here calls the kernel,
-//! takes a lock or touches memory; mechanism asks and matches on the answer. All numbers are in [`crate::limits`].
+//! Everything that decides, as pure functions: what was seen goes in, an answer comes out. No file here calls
+//! the kernel, takes a lock or touches memory; mechanism asks and matches on the answer. All numbers are in
+//! [`crate::limits`].
 
 pub mod admission;
 pub mod nearness;

@@ -1,14 +1,15 @@
 //! Faults that come close together in a block, in no order: a program at work on a small part of its memory.
 //!
-//! Such a block is wanted as a whole, soon. One call brings 64 pages for the price of a few faults, while random faults all over
-//! the memory must bring one page each. What tells them apart is time, counted in faults of the whole program on pages that
-//! are out.
+//! Such a block is wanted as a whole, soon. One call brings 64 pages for the price of a few faults, while
+//! random faults all over the memory must bring one page each. What tells them apart is time, counted in
+//! faults of the whole program on pages that are out.
 //!
-//! Such faults may be all that comes, and nobody sees whether a page that was brought is used. So what bringing saves is looked
-//! at where it is not done. A few blocks are *held*: where faults come close together there, each brings its page alone, and what
-//! comes is counted ([`crate::trials`]). Where it is too little, all blocks are held until it is more than that again. A search
-//! that halves its range faults some five times in the last block of its way, whatever it finds there; work on a small part of
-//! the memory faults on most of its pages.
+//! Such faults may be all that comes, and nobody sees whether a page that was brought is used. So what
+//! bringing saves is looked at where it is not done. A few blocks are *held*: where faults come close
+//! together there, each brings its page alone, and what comes is counted ([`crate::trials`]). Where it is too
+//! little, all blocks are held until it is more than that again. A search that halves its range faults some
+//! five times in the last block of its way, whatever it finds there; work on a small part of the memory
+//! faults on most of its pages.
 
 use crate::limits::{
     NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_HELD_ONE_IN, NEAR_HELD_ONE_IN_IF_PAYS,
@@ -35,10 +36,11 @@ pub enum Reach {
 
 /// Pages that must come anyway, for each time that bringing is held, for bringing to pay.
 ///
-/// From the pool about half of what would be brought: a page that comes along costs a quarter to a third of a fault where a
-/// processor is idle, but about one where all are busy making room; and it takes the frame of another. From the swap file the
-/// fault that is saved costs a read. But where some of the memory is wanted again and again and almost fits, the frames that are
-/// taken decide whether it does, so most of what would be brought must be wanted.
+/// From the pool about half of what would be brought: a page that comes along costs a quarter to a third of a
+/// fault where a processor is idle, but about one where all are busy making room; and it takes the frame of
+/// another. From the swap file the fault that is saved costs a read. But where some of the memory is wanted
+/// again and again and almost fits, the frames that are taken decide whether it does, so most of what would
+/// be brought must be wanted.
 pub const fn worth((reach, source): (Reach, State)) -> u32 {
     let worth = if matches!(source, State::Swapped) { NEAR_WORTH_SWAPPED } else { NEAR_WORTH };
     worth[reach as usize]
@@ -95,8 +97,8 @@ pub fn held(verdict: Verdict, of: (Reach, State), block: BlockId, now: u64) -> H
     }
 }
 
-/// Which blocks are held changes with each verdict, so that none pays for all, and with the reach. `verdict`: its number, and
-/// whether it pays.
+/// Which blocks are held changes with each verdict, so that none pays for all, and with the reach. `verdict`:
+/// its number, and whether it pays.
 fn is_held(block: BlockId, reach: Reach, (number, pays): (u32, bool), now: u64) -> bool {
     let one_in = if number > 0 && pays { NEAR_HELD_ONE_IN_IF_PAYS } else { NEAR_HELD_ONE_IN };
     let when = (number << 2 | u32::from(!pays) << 1 | reach as u32).wrapping_mul(NEAR_MIX[0]);
@@ -105,8 +107,8 @@ fn is_held(block: BlockId, reach: Reach, (number, pays): (u32, bool), now: u64) 
     mixed >> (u32::BITS - one_in.ilog2()) == 0
 }
 
-/// What a block remembers: faults close together, the part where the first of them came that might bring more, and the time of the
-/// last one. 24 bits.
+/// What a block remembers: faults close together, the part where the first of them came that might bring
+/// more, and the time of the last one. 24 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nearby {
     count: u32,
@@ -287,7 +289,8 @@ mod tests {
         assert!(late.encode() < 1 << BITS);
     }
 
-    /// What a block that is held brings at each of these faults, all close together, and what counts for which trial.
+    /// What a block that is held brings at each of these faults, all close together, and what counts for
+    /// which trial.
     fn visit_held(hold: Reach, indices: &[u32]) -> Vec<(u32, Option<(Reach, bool)>)> {
         let block = held_block(hold);
         let mut seen = Nearby::default();

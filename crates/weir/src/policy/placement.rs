@@ -39,9 +39,10 @@ pub enum Shape {
     Stuck,
 }
 
-/// Where a page goes whose kept copy is still true; `None`: where what compressing makes of it goes. What was read from the file
-/// once would otherwise go there for ever, and be read again each time: it goes to the pool while this has room to `spare`,
-/// unless it did not compress last time and it is not its turn to be `tried` again.
+/// Where a page goes whose kept copy is still true; `None`: where what compressing makes of it goes. What was
+/// read from the file once would otherwise go there for ever, and be read again each time: it goes to the
+/// pool while this has room to `spare`, unless it did not compress last time and it is not its turn to be
+/// `tried` again.
 pub fn unchanged(
     kept: Kept,
     stuck: bool,

@@ -1,15 +1,16 @@
 //! How much of the RAM the pool may have, by trial.
 //!
-//! Frames save faults, a pool saves reads, and nothing about a page tells which of the two there should be more of
-//! (`docs/decisions/0030`). So another size is tried now and then, and kept if the program's threads have more time between
-//! their faults ([`crate::meter`]): that is what memory is for.
+//! Frames save faults, a pool saves reads, and nothing about a page tells which of the two there should be
+//! more of (`docs/decisions/0030`). So another size is tried now and then, and kept if the program's threads
+//! have more time between their faults ([`crate::meter`]): that is what memory is for.
 //!
 //! The program is looked at twice a second, and two looks together are compared with two before. A trial is
-//! [`POOL_TRIAL_LOOKS`] looks long; a gain ends it early, and while the program's time still grows it goes on: what is wanted of
-//! the memory that changed its place comes back first. A smaller pool is kept unless the program loses by it, a larger one only
-//! if the program gains by it, and the next step follows at once. After a trial in vain the other direction is next, after a
-//! rest; each rest is twice as long as the one before. A program that does as well as ever is left alone, and one that has
-//! less than half of its time with a smaller pool, for as long as a trial, gets all for the pool again.
+//! [`POOL_TRIAL_LOOKS`] looks long; a gain ends it early, and while the program's time still grows it goes
+//! on: what is wanted of the memory that changed its place comes back first. A smaller pool is kept unless
+//! the program loses by it, a larger one only if the program gains by it, and the next step follows at once.
+//! After a trial in vain the other direction is next, after a rest; each rest is twice as long as the one
+//! before. A program that does as well as ever is left alone, and one that has less than half of its time
+//! with a smaller pool, for as long as a trial, gets all for the pool again.
 
 use crate::limits::{
     MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
@@ -184,7 +185,8 @@ impl PoolSize {
     }
 }
 
-/// The next smaller size that the pool would notice. None: there is none, or the file has no room for what leaves.
+/// The next smaller size that the pool would notice. None: there is none, or the file has no room for what
+/// leaves.
 fn smaller(seen: Signals) -> Option<Size> {
     let step = (seen.ram / POOL_STEP_PART).max(1);
     let below = |n: u32| (n / 2).max(n.saturating_sub(step)).max(POOL_WINDOWS_MIN);

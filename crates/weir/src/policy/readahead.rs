@@ -1,23 +1,25 @@
 //! Readahead: how much to bring with a faulted page.
 //!
-//! Unit-stride streams are followed by a small state in every block's row: direction, window size and the edge where the next
-//! fault is expected. A fault at the edge doubles the window, up to the block; a fault elsewhere divides it by
-//! [`WINDOW_SHRINK`]; a fault at the border of a fresh block inherits the neighbour's stream. So any number of streams is
-//! followed at once, forwards and backwards, and a random fault brings one page. Streams that fill whole blocks also run ahead
-//! by up to [`DEPTH_MAX`] blocks, after the faulting thread is awake again.
+//! Unit-stride streams are followed by a small state in every block's row: direction, window size and the
+//! edge where the next fault is expected. A fault at the edge doubles the window, up to the block; a fault
+//! elsewhere divides it by [`WINDOW_SHRINK`]; a fault at the border of a fresh block inherits the neighbour's
+//! stream. So any number of streams is followed at once, forwards and backwards, and a random fault brings
+//! one page. Streams that fill whole blocks also run ahead by up to [`DEPTH_MAX`] blocks, after the faulting
+//! thread is awake again.
 //!
-//! Faults close together in time but in no order bring more of their block, where that saves faults ([`super::nearness`]).
-//! Larger strides (a column of a matrix) are followed per thread ([`stride`]).
+//! Faults close together in time but in no order bring more of their block, where that saves faults
+//! ([`super::nearness`]). Larger strides (a column of a matrix) are followed per thread ([`stride`]).
 //!
-//! The program's advice goes before all this ([`Access`]): in no order, a fault brings its page alone and is not followed; in
-//! order, it brings the rest of the block and runs ahead at once.
+//! The program's advice goes before all this ([`Access`]): in no order, a fault brings its page alone and is
+//! not followed; in order, it brings the rest of the block and runs ahead at once.
 //!
-//! Nobody sees an access to a page that is there, so what was brought ahead is *unproven* until the stream that brought it is
-//! continued: its next fault, at the edge, proves that all before it was used. A block's row counts what is unproven of its
-//! stream; blocks fetched ahead pass the count on to the last of them, where the next fault will come.
+//! Nobody sees an access to a page that is there, so what was brought ahead is *unproven* until the stream
+//! that brought it is continued: its next fault, at the edge, proves that all before it was used. A block's
+//! row counts what is unproven of its stream; blocks fetched ahead pass the count on to the last of them,
+//! where the next fault will come.
 //!
-//! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a fault costs more than 64 zeroed
-//! frames.
+//! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a fault costs
+//! more than 64 zeroed frames.
 
 use super::nearness::{self, Held, Nearby, Reach, Tried};
 use crate::limits::{
@@ -41,12 +43,14 @@ pub struct Ahead {
     pub count: u32,
     /// Who expects them.
     pub whose: Whose,
-    /// The fault was a first touch: what comes next was never touched either, and comes at once (`fault::first_touches`).
+    /// The fault was a first touch: what comes next was never touched either, and comes at once
+    /// (`fault::first_touches`).
     pub fresh: bool,
 }
 
 impl Ahead {
-    /// The first block of a stream of first touches, which the faulting thread goes on with, and the others, for another thread.
+    /// The first block of a stream of first touches, which the faulting thread goes on with, and the others,
+    /// for another thread.
     pub fn shared(self) -> (Ahead, Option<Ahead>) {
         if !self.fresh || self.stride != 1 {
             return (self, None);
@@ -110,7 +114,8 @@ impl Stream {
         Stream { size, depth, ..self }
     }
 
-    /// With its edges moved past pages that were there before it came by, as far as the fault at `index`: they do not fault.
+    /// With its edges moved past pages that were there before it came by, as far as the fault at `index`:
+    /// they do not fault.
     fn past(self, index: u32, there: impl Fn(u32) -> bool) -> Stream {
         let (up, down) = (self.hi..index, index + 1..self.lo);
         let passed = |pages: core::ops::Range<u32>| pages.len() <= PASSED_MAX && pages.clone().all(&there);
@@ -222,7 +227,8 @@ pub struct Signals {
     pub access: Access,
     /// The state in the block's row.
     pub remembered: u64,
-    /// Those of the blocks below and above, if the page next to the fault is in RAM there, and the fault is at that border.
+    /// Those of the blocks below and above, if the page next to the fault is in RAM there, and the fault is
+    /// at that border.
     pub before: Option<u64>,
     /// As above.
     pub after: Option<u64>,
@@ -244,7 +250,8 @@ pub struct Signals {
     pub pages: u32,
 }
 
-/// Decides what a fault brings. `there`: whether a page of the block is resident. `ask`: whether nearness is held.
+/// Decides what a fault brings. `there`: whether a page of the block is resident. `ask`: whether nearness is
+/// held.
 pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> Held) -> Plan {
     let (index, source) = (seen.index, seen.source);
     if seen.again {
@@ -282,7 +289,8 @@ pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> 
 
 /// The stream that a fault continues or begins, and what that proves.
 fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
-    // Where loads are answered the few pages of a block that are out fault again and again, and look like a stream with gaps.
+    // Where loads are answered the few pages of a block that are out fault again and again, and look like a
+    // stream with gaps.
     let passes = |s: &Stream| !seen.loads || s.size >= IN_ORDER;
     let own = Stream::decode(seen.remembered);
     let own = own.map(|s| if passes(&s) { s.past(seen.index, there) } else { s });
@@ -298,8 +306,8 @@ fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
     (stream, proof)
 }
 
-/// Whether a stream passed a block lately. A scan leaves a wide stream in every block that it passes; whoever begins there long
-/// after begins something else.
+/// Whether a stream passed a block lately. A scan leaves a wide stream in every block that it passes; whoever
+/// begins there long after begins something else.
 fn passed_lately(state: u64, now: u64) -> bool {
     Nearby::decode(state >> NEARBY_SHIFT).age(now) <= PASSED_LATELY
 }
@@ -314,8 +322,8 @@ pub fn goes_backwards(state: u64) -> bool {
     Stream::decode(state).is_some_and(|s| s.backwards)
 }
 
-/// The next distance of a thread's faults and how often it was the same, and how many pages to fetch at it, for a fault so far
-/// from where the last one was expected.
+/// The next distance of a thread's faults and how often it was the same, and how many pages to fetch at it,
+/// for a fault so far from where the last one was expected.
 pub fn stride(last: (i32, u32), delta: i64) -> (i32, u32, u32) {
     let fits = delta != 0 && delta.abs() < 1 << STRIDE_BITS;
     let (stride, sure) = match fits {

@@ -1,6 +1,7 @@
-//! Which block leaves next: two queues in order of arrival, *probation* for blocks seen once and *main* for blocks that came back
-//! (after S3-FIFO, Yang et al., SOSP '23, with blocks for objects). There is no accessed bit to consult, so the hit signal is a
-//! page taken back while staged, or a fault soon after the block went out. The queues themselves are [`crate::page::resident`].
+//! Which block leaves next: two queues in order of arrival, *probation* for blocks seen once and *main* for
+//! blocks that came back (after S3-FIFO, Yang et al., SOSP '23, with blocks for objects). There is no
+//! accessed bit to consult, so the hit signal is a page taken back while staged, or a fault soon after the
+//! block went out. The queues themselves are [`crate::page::resident`].
 
 use crate::limits::{PROBATION_PART, REFAULT_PART};
 
@@ -33,8 +34,8 @@ pub enum Turn {
     Waits(Pick, u32),
 }
 
-/// The queue that gives the next victim: probation while it holds more than a tenth of the blocks, so that scans pay for
-/// themselves; otherwise the main queue.
+/// The queue that gives the next victim: probation while it holds more than a tenth of the blocks, so that
+/// scans pay for themselves; otherwise the main queue.
 pub fn choose(probation: u32, main: u32) -> Option<Pick> {
     match (probation, main) {
         (0, 0) => None,
@@ -50,13 +51,14 @@ pub fn enters(how: Arrival, once: bool, refaulted_soon: bool) -> Pick {
     if !once && (how != Arrival::Fetched || refaulted_soon) { Pick::Main } else { Pick::Probation }
 }
 
-/// Whether a block that went out so many turns ago would have been a hit, had probation been a main queue's length longer.
+/// Whether a block that went out so many turns ago would have been a hit, had probation been a main queue's
+/// length longer.
 pub fn is_soon(turns: u32, blocks: u32) -> bool {
     turns < blocks / REFAULT_PART
 }
 
-/// What becomes of the oldest block of a queue. `early`: it went out before its turn, so that its place is that of pages that
-/// are gone. A reference saved up in the main queue is worth one round of it.
+/// What becomes of the oldest block of a queue. `early`: it went out before its turn, so that its place is
+/// that of pages that are gone. A reference saved up in the main queue is worth one round of it.
 pub fn turn(from: Pick, refs: u32, early: bool) -> Turn {
     match (from, refs) {
         _ if early => Turn::Waits(from, refs),

@@ -1,10 +1,11 @@
 //! What the adaptive policy does now, writeback or writethrough: a pure function of what was measured, with
 //! hysteresis.
 //!
-//! Writing a page through moves its write from the moment when the pool needs its place to one when nobody waits. That
-//! is worth something only if the pool is nearly full, so that places are needed; it is for nothing for a page that dies, or
-//! comes back and changes, before it would have been written; and it is paid for with time of the device. So each of three
-//! measurements has a threshold to begin at, held for [`THROUGH_LOOKS`] periods, and a looser one to end at, at once.
+//! Writing a page through moves its write from the moment when the pool needs its place to one when nobody
+//! waits. That is worth something only if the pool is nearly full, so that places are needed; it is for
+//! nothing for a page that dies, or comes back and changes, before it would have been written; and it is paid
+//! for with time of the device. So each of three measurements has a threshold to begin at, held for
+//! [`THROUGH_LOOKS`] periods, and a looser one to end at, at once.
 //!
 //! | measured over a period | begins at | ends at |
 //! | - | - | - |
@@ -13,8 +14,8 @@
 //! | time in which threads waited for the device, as it would be if all pages that leave the pool were written | [`THROUGH_BUSY_BEGIN`] and less | more than [`THROUGH_BUSY_END`] |
 //! | the file has room for second copies and takes writes | yes | no |
 //!
-//! When fewer than [`THROUGH_PAGES_MIN`] pages left the pool there is no evidence: nothing begins, and nothing ends for want of
-//! usefulness.
+//! When fewer than [`THROUGH_PAGES_MIN`] pages left the pool there is no evidence: nothing begins, and
+//! nothing ends for want of usefulness.
 
 use crate::limits::{
     PERMILLE, THROUGH_BUSY_BEGIN, THROUGH_BUSY_END, THROUGH_FILL_BEGIN, THROUGH_FILL_END, THROUGH_LOOK_NS,

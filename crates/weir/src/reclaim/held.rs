@@ -1,4 +1,5 @@
-//! Records that wait, under the lock of their pages' block, for places in the pool: all those of one hold find them together.
+//! Records that wait, under the lock of their pages' block, for places in the pool: all those of one hold
+//! find them together.
 
 use super::compress::Bench;
 use super::store::{Fate, Step, count_record, store_elsewhere};
@@ -80,7 +81,8 @@ impl Held {
         }
     }
 
-    /// Writes the records that found places. All of them before anything else is tried: what makes room looks at records.
+    /// Writes the records that found places. All of them before anything else is tried: what makes room looks
+    /// at records.
     fn put<P: Pager>(&self, core: &Core<P>, bench: &Bench, places: &[Option<Handle>]) {
         for (k, place) in places.iter().enumerate() {
             if let (Some(handle), Some(one)) = (*place, self.records[k]) {

@@ -10,7 +10,8 @@ use crate::shared::swapping::Readings;
 use crate::stats;
 use crate::sync::Ordering;
 
-/// Looks at what the program had for itself, if it is time, and does what comes of it. By the background thread.
+/// Looks at what the program had for itself, if it is time, and does what comes of it. By the background
+/// thread.
 pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
     let Some(s) = core.swapping.as_ref().filter(|s| s.policy == Policy::Adaptive) else { return };
     let Ok(mut known) = s.pool_size.try_lock() else { return };

@@ -1,5 +1,6 @@
-//! Recompress: records of the pool that nobody has wanted for a while are made again with zstd, so that the pool holds the same pages in
-//! less RAM. By the background thread, while a processor idles; [`crate::policy::recompress`] says when, and when not.
+//! Recompress: records of the pool that nobody has wanted for a while are made again with zstd, so that the
+//! pool holds the same pages in less RAM. By the background thread, while a processor idles;
+//! [`crate::policy::recompress`] says when, and when not.
 
 use super::room::{self, NOWHERE, lock_of};
 use crate::config::Cold;
@@ -107,7 +108,8 @@ fn slice<P: Pager>(core: &Core<P>, walk: &mut ColdWalk, start_ns: u64) {
     }
 }
 
-/// Compresses a record again if it is old. Compressing takes longer than a fault may have to wait for a lock, so it is done under none.
+/// Compresses a record again if it is old. Compressing takes longer than a fault may have to wait for a lock,
+/// so it is done under none.
 fn visit<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Visit {
     let Some(header) = expand_if_old(core, l, page) else { return Visit::Passed };
     let mut out = [0; RECORD_BYTES_MAX];
@@ -171,8 +173,8 @@ mod tests {
         core
     }
 
-    /// Sixteen different bytes in no order, then zeros: LZ4 keeps a byte for each, zstd half of one. In blocks whose number is odd there
-    /// are all kinds of bytes, of which zstd keeps as many.
+    /// Sixteen different bytes in no order, then zeros: LZ4 keeps a byte for each, zstd half of one. In
+    /// blocks whose number is odd there are all kinds of bytes, of which zstd keeps as many.
     fn contents(page: PageId) -> PageBytes {
         let mask = if page.block().0.is_multiple_of(2) { 15 } else { 255 };
         let mut seed = u64::from(page.0) + 1;
@@ -205,7 +207,8 @@ mod tests {
         }
     }
 
-    /// Enough pages were wanted for another lap, and one is made. Records that are zstd's now, and those tried for it.
+    /// Enough pages were wanted for another lap, and one is made. Records that are zstd's now, and those
+    /// tried for it.
     fn lap(core: &Core<FakePager>, at_ns: u64) -> (u64, u64) {
         core.stats.faults_major().add(COLD_WANTED_MIN);
         core.kick.store(0, Ordering::Relaxed); // as the background thread does first

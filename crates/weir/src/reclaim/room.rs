@@ -58,7 +58,8 @@ fn sweep<P: Pager>(core: &Core<P>, span: SpanId, act: fn(&Core<P>, Located) -> b
     n
 }
 
-/// The lock of the block of a record's page. Blocks that are busy are passed over: this runs while another block's lock may be held.
+/// The lock of the block of a record's page. Blocks that are busy are passed over: this runs while another
+/// block's lock may be held.
 pub(super) fn lock_of<P: Pager>(core: &Core<P>, l: Located) -> Option<LockGuard<'_>> {
     let known = l.page.0 < core.table.pages();
     known.then(|| core.table.block(l.page.block()).try_lock()).flatten()

@@ -1,6 +1,6 @@
-//! Store: the staged pages of a window leave their frames, a few under each hold of the lock. Pages that do not
-//! compress, or for which the pool has no room, go to the batch for the swap file, where there is one, and their window is
-//! then the batch's to finish.
+//! Store: the staged pages of a window leave their frames, a few under each hold of the lock. Pages that do
+//! not compress, or for which the pool has no room, go to the batch for the swap file, where there is one,
+//! and their window is then the batch's to finish.
 
 use super::compress::{Bench, Form, compress, untried};
 use super::held::Held;
@@ -155,8 +155,8 @@ pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
     core.table.in_state(block, run_mask(at, BLOCK_PAGES - at), State::Staged)
 }
 
-/// Stores up to `store_batch` staged pages from index `at` on. Records are compressed one after the other, and then find
-/// their places in the pool together.
+/// Stores up to `store_batch` staged pages from index `at` on. Records are compressed one after the other,
+/// and then find their places in the pool together.
 fn store_some<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
@@ -256,8 +256,8 @@ fn drop_kept<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Word {
     dropped.unwrap_or(found)
 }
 
-/// Whether this page, which did not compress last time, is tried again: what it holds may be something else by now. In no order, so
-/// that pages that go out in the same one every time all have their turn.
+/// Whether this page, which did not compress last time, is tried again: what it holds may be something else
+/// by now. In no order, so that pages that go out in the same one every time all have their turn.
 fn is_probe<P: Pager>(core: &Core<P>) -> bool {
     one_in(STUCK_PROBE, core.untried.fetch_add(1, Ordering::Relaxed))
 }
@@ -279,7 +279,8 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
     Fate::Stored
 }
 
-/// The slot kept of a page is still true: the page goes to the pool with its slot, if it finds room there and compresses.
+/// The slot kept of a page is still true: the page goes to the pool with its slot, if it finds room there and
+/// compresses.
 fn store_warm<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,

@@ -26,7 +26,8 @@ fn lifting_core() -> Core<FakePager> {
 
 fn core_with(mib: u64, lifts: bool) -> Core<FakePager> {
     let core = World::budget(mib).lifts(lifts).core();
-    // As after the first eviction: while memory is plentiful, readahead touches blocks that a test does not name.
+    // As after the first eviction: while memory is plentiful, readahead touches blocks that a test does not
+    // name.
     core.pressed.store(true, Ordering::Relaxed);
     core
 }
@@ -338,7 +339,8 @@ fn pages_can_be_stored_one_by_one_by_the_same_code_for_more_locks() {
         core::array::from_fn(|k| taken()[k] - before[k])
     };
     let (one, four): ([u64; 3], [u64; 3]) = (locks(1), locks(4));
-    // The pool grows by windows, and the block's own window ends once; the rest is a lock a page, or one for four.
+    // The pool grows by windows, and the block's own window ends once; the rest is a lock a page, or one for
+    // four.
     let [blocks, pool, frames] = core::array::from_fn(|k| one[k] - four[k]);
     assert_eq!((one[0], four[0], blocks), (64, 16, 48));
     assert_eq!((pool, frames), (48, 48), "{one:?} {four:?}");

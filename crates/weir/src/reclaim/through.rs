@@ -1,10 +1,10 @@
-//! Writethrough: pool pages are written to the swap file while nobody waits for frames, and stay in the pool; giving their
-//! places up later costs no I/O.
+//! Writethrough: pool pages are written to the swap file while nobody waits for frames, and stay in the pool;
+//! giving their places up later costs no I/O.
 //!
 //! With the adaptive policy that is done only while it pays: [`crate::policy::write_through`] says when.
 //!
-//! The coldest pages are written first: they are the next to leave the pool, and the least likely to die or to come back
-//! before.
+//! The coldest pages are written first: they are the next to leave the pool, and the least likely to die or
+//! to come back before.
 
 use super::writeback::{Kind, Out};
 use crate::config::Policy;
@@ -42,8 +42,8 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
     }
 }
 
-/// Writes a batch of pool pages that are not in the swap file, if a full one is together; `partial`: also if not. Under no
-/// lock. False when there was nothing to do, or it came to nothing.
+/// Writes a batch of pool pages that are not in the swap file, if a full one is together; `partial`: also if
+/// not. Under no lock. False when there was nothing to do, or it came to nothing.
 pub fn write_through<P: Pager>(core: &Core<P>, partial: bool) -> bool {
     let Some(s) = core.swapping.as_ref().filter(|s| s.writes_through() && s.usable()) else { return false };
     // Where the file gets short, slots are for pages that have no other copy.
@@ -63,16 +63,18 @@ fn is_due<P: Pager>(core: &Core<P>, batch: u32) -> bool {
     pages >= u64::from(batch) || bytes >= BATCH_BYTES as u64
 }
 
-/// Gives up what makes some room in a tight pool: about one record in sixteen. Whether there was so much to give up.
+/// Gives up what makes some room in a tight pool: about one record in sixteen. Whether there was so much to
+/// give up.
 pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
     let records = core.stats.pool_logical_bytes().get() / PAGE_BYTES as u64;
     let want = (records / u64::from(EVICT_PART)).clamp(1, u64::from(BATCH_PAGES)) as u32;
     evict_written(core, want) == want
 }
 
-/// Gives up `want` places in the pool whose pages are in the swap file as well. How many. Blocks that are busy are
-/// passed over: another block's lock may be held. Blocks in which nothing is written any more are cold from here on, also
-/// when no page is doubled at all: nobody else would find them once writing through has ended.
+/// Gives up `want` places in the pool whose pages are in the swap file as well. How many. Blocks that are
+/// busy are passed over: another block's lock may be held. Blocks in which nothing is written any more are
+/// cold from here on, also when no page is doubled at all: nobody else would find them once writing through
+/// has ended.
 pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
     let Some(s) = &core.swapping else { return 0 };
     let mut given = 0;
@@ -89,7 +91,8 @@ pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
     given
 }
 
-/// Gives up places of a block's doubled pages, `want` at most; its other pooled pages are cold. `None`: it is busy.
+/// Gives up places of a block's doubled pages, `want` at most; its other pooled pages are cold. `None`: it is
+/// busy.
 fn evict_block<P: Pager>(core: &Core<P>, block: BlockId, want: u32) -> Option<u32> {
     let _guard = core.table.block(block).try_lock()?;
     let (mut given, mut left) = (0, false);

@@ -1,10 +1,10 @@
 //! Writeback: pages go to the swap file, in batches, written with no block's lock held.
 //!
-//! What goes there: staged pages that do not compress, staged pages for which the pool has no room, and, to make room in it,
-//! the pages that are in the pool longest. A page is copied into the batch and tagged under its block's lock; whatever
-//! happens to it before the batch is written clears the tag, and its record is dropped, before the write if there is
-//! still time. Staged pages keep their frames, and their windows, until then. A batch that is written through (`through`) goes
-//! the same way, but that its pages stay in the pool.
+//! What goes there: staged pages that do not compress, staged pages for which the pool has no room, and, to
+//! make room in it, the pages that are in the pool longest. A page is copied into the batch and tagged under
+//! its block's lock; whatever happens to it before the batch is written clears the tag, and its record is
+//! dropped, before the write if there is still time. Staged pages keep their frames, and their windows, until
+//! then. A batch that is written through (`through`) goes the same way, but that its pages stay in the pool.
 
 use super::room::compact;
 use super::store::{end_window, staged_from};
@@ -97,8 +97,8 @@ impl<'a, P: Pager> Out<'a, P> {
         }
     }
 
-    /// As `new`, for a thread of the program: it fills up no batch with more than a block of staged pages. `waits`: for its own
-    /// frame.
+    /// As `new`, for a thread of the program: it fills up no batch with more than a block of staged pages.
+    /// `waits`: for its own frame.
     pub fn for_fault(core: &'a Core<P>, waits: bool) -> Out<'a, P> {
         let all = Self::new(core);
         Out { staged_most: all.staged_most.min(BLOCK_PAGES), in_fault: waits, ..all }
@@ -192,8 +192,8 @@ impl<'a, P: Pager> Out<'a, P> {
         }
     }
 
-    /// Nobody else goes on with the block, whose staged pages are in the batch, until it is written. False when none are,
-    /// and the block is the caller's to queue.
+    /// Nobody else goes on with the block, whose staged pages are in the batch, until it is written. False
+    /// when none are, and the block is the caller's to queue.
     pub fn take_over(&mut self, core: &Core<P>, block: BlockId) -> bool {
         if self.current != Some(block) {
             return false;
@@ -209,7 +209,8 @@ impl<'a, P: Pager> Out<'a, P> {
 
     /// Writes what there is. Under no lock.
     pub fn finish(&mut self, core: &Core<P>) {
-        // Cold pages go along with those for which the pool had no room, and as many again make room for the next.
+        // Cold pages go along with those for which the pool had no room, and as many again make room for the
+        // next.
         let wanted = self.no_room && !self.is_spared(core) || self.is_tight(core);
         let relieves = wanted && !evict_some(core);
         for _ in 0..if relieves { 2 } else { 1 } {
@@ -229,8 +230,9 @@ impl<'a, P: Pager> Out<'a, P> {
         }
     }
 
-    /// Frames out of the pool, for a fault that found none and where nothing else can leave: what is in frames is pinned, say. The pool's coldest pages
-    /// are written until it gives a window back. Frames freed.
+    /// Frames out of the pool, for a fault that found none and where nothing else can leave: what is in
+    /// frames is pinned, say. The pool's coldest pages are written until it gives a window back. Frames
+    /// freed.
     pub fn frames_from_pool(&mut self, core: &Core<P>) -> u32 {
         let (before, written) = (core.pool.owned(), self.pages_out());
         for _ in 0..POOL_BATCHES {
@@ -259,7 +261,8 @@ impl<'a, P: Pager> Out<'a, P> {
         core.pool.is_tight(POOL_VACANT_PART) && !self.is_spared(core)
     }
 
-    /// No fault that waits for its own frame pays for a share that fell; one that makes room ahead of need does.
+    /// No fault that waits for its own frame pays for a share that fell; one that makes room ahead of need
+    /// does.
     fn is_spared(&self, core: &Core<P>) -> bool {
         self.in_fault && core.pool.is_over()
     }
@@ -318,7 +321,8 @@ impl<'a, P: Pager> Out<'a, P> {
         true
     }
 
-    /// Writes the batch and makes it true: pages that still carry its tag are in the swap file. Under no lock.
+    /// Writes the batch and makes it true: pages that still carry its tag are in the swap file. Under no
+    /// lock.
     pub fn flush(&mut self, core: &Core<P>) {
         if let (Some(s), Some(press)) = (self.swapping, self.press.as_deref_mut())
             && self.pages > 0
@@ -354,8 +358,8 @@ fn cancel_dead<P: Pager>(core: &Core<P>, press: &mut Press) {
     count(&core.stats.swap_cancelled, n as u32);
 }
 
-/// One request; when the file is full some room is looked for, once. Not for second copies: what would be given up for them
-/// are second copies too, and paid for.
+/// One request; when the file is full some room is looked for, once. Not for second copies: what would be
+/// given up for them are second copies too, and paid for.
 fn write<P: Pager>(
     core: &Core<P>,
     s: &Swapping<P::Disk>,
@@ -371,7 +375,8 @@ fn write<P: Pager>(
     result.map(|_| ())
 }
 
-/// Pages that still carry the tag are Swapped, or doubled, from now on; slots of the others are freed. Frames freed.
+/// Pages that still carry the tag are Swapped, or doubled, from now on; slots of the others are freed. Frames
+/// freed.
 fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, kind: Kind) -> u32 {
     let (mut list, mut n) = ([(PageId(0), SlotId(0)); PAGES], 0);
     for entry in press.writer.written() {
@@ -546,8 +551,8 @@ fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press
     moved
 }
 
-/// The background thread's part: room in the file, before it gets short. Now and then (`trim`) blocks go back to the file
-/// system.
+/// The background thread's part: room in the file, before it gets short. Now and then (`trim`) blocks go back
+/// to the file system.
 pub fn housekeeping<P: Pager>(core: &Core<P>, trim: bool) {
     let Some(s) = &core.swapping else { return };
     if trim {

@@ -1,5 +1,6 @@
-//! The copies of a page's bytes outside its frame: a record in the pool, a slot of the swap file, or both. Which there are
-//! is in the page's two words; here they are given up, and counted. All under the lock of the page's block.
+//! The copies of a page's bytes outside its frame: a record in the pool, a slot of the swap file, or both.
+//! Which there are is in the page's two words; here they are given up, and counted. All under the lock of the
+//! page's block.
 
 use super::Core;
 use crate::door::Pager;
@@ -38,7 +39,8 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    /// Gives up the copies that a page's word named before: pool record, slot, or both, its only ones or kept.
+    /// Gives up the copies that a page's word named before: pool record, slot, or both, its only ones or
+    /// kept.
     pub fn free_copy(&self, page: PageId, was: Word) {
         if let Some(handle) = was.handle() {
             self.free_record(handle);
@@ -66,7 +68,8 @@ impl<P: Pager> Core<P> {
         self.pool.free(&self.pager, &self.frames, &self.stats, handle);
     }
 
-    /// A page's slot is given up that is not its only copy: kept, or of a doubled page. False when it has none.
+    /// A page's slot is given up that is not its only copy: kept, or of a doubled page. False when it has
+    /// none.
     pub fn give_up_slot(&self, page: PageId, found: Word) -> bool {
         let word = self.table.word(page);
         if found.doubled() {
@@ -84,8 +87,8 @@ impl<P: Pager> Core<P> {
         given
     }
 
-    /// A pooled page that `tag` has written through has this slot from now on. False: it is not the page that was written,
-    /// and the slot is the caller's to free.
+    /// A pooled page that `tag` has written through has this slot from now on. False: it is not the page that
+    /// was written, and the slot is the caller's to free.
     pub fn double(&self, page: PageId, found: Word, slot: SlotId, tag: u8) -> bool {
         let Some(s) = &self.swapping else { return false };
         let done = self.table.word(page).try_double(found, tag).is_ok();
@@ -106,7 +109,8 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    /// A doubled page gives its record up: it is in the swap file alone, and nothing was written. False when it is none.
+    /// A doubled page gives its record up: it is in the swap file alone, and nothing was written. False when
+    /// it is none.
     pub fn evict(&self, page: PageId, found: Word) -> bool {
         let (Some(s), Some(handle)) = (&self.swapping, found.handle()) else { return false };
         let Some(slot) = self.table.slot_of(page, found) else { return false };

@@ -1,8 +1,9 @@
 //! How much RAM the engine may hold: what the budget leaves beside everything that is outside of it.
 //!
-//! The budget is RAM in all. Memory that Weir does not manage (the heap from before its start, stacks, what libc keeps) is measured by
-//! `engine/outside.rs`; the engine's own limit follows it, down and up. Frames follow the limit: more are made when they are needed, and
-//! those that are too many go back to the kernel as they become free.
+//! The budget is RAM in all. Memory that Weir does not manage (the heap from before its start, stacks, what
+//! libc keeps) is measured by `engine/outside.rs`; the engine's own limit follows it, down and up. Frames
+//! follow the limit: more are made when they are needed, and those that are too many go back to the kernel as
+//! they become free.
 
 use super::Core;
 use crate::door::Pager;
@@ -28,7 +29,8 @@ pub struct Limit {
     bytes: AtomicU64,
     /// What is left to the memory outside.
     left: AtomicU64,
-    /// What there was of it at the last look: bursts that are over, and what is only expected, refuse no memory.
+    /// What there was of it at the last look: bursts that are over, and what is only expected, refuse no
+    /// memory.
     outside_now: AtomicU64,
     /// Beyond the least: what was allowed because the program's data did not fit into less.
     conceded: AtomicU64,
@@ -60,14 +62,14 @@ pub fn beside(budget: u64, outside: u64, least: u64) -> u64 {
     budget.saturating_sub(outside).max(least).min(budget)
 }
 
-/// What the engine keeps, however much there is outside: its metadata, and frames for half of the smallest budget or one part in
-/// [`LEAST_SHARE`] of this one. With fewer a program would only wait for its pages.
+/// What the engine keeps, however much there is outside: its metadata, and frames for half of the smallest
+/// budget or one part in [`LEAST_SHARE`] of this one. With fewer a program would only wait for its pages.
 pub fn least(budget: u64, metadata: u64) -> u64 {
     (metadata + (BUDGET_BYTES_MIN / 2).max(budget / LEAST_SHARE)).min(budget)
 }
 
-/// How much there is outside, as the limit sees it: more at once, and ahead of what grows; less slowly, so that bursts do not have
-/// frames come and go.
+/// How much there is outside, as the limit sees it: more at once, and ahead of what grows; less slowly, so
+/// that bursts do not have frames come and go.
 #[derive(Debug, Default)]
 pub struct Outside {
     high: u64,
@@ -105,8 +107,8 @@ pub struct Excess {
 }
 
 impl<P: Pager> Core<P> {
-    /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. More at once; less as soon as as many
-    /// frames have become free.
+    /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. More at
+    /// once; less as soon as as many frames have become free.
     pub fn set_budget(&self, bytes: u64) {
         let bytes = bytes.clamp(BUDGET_BYTES_MIN.min(self.limit.most), self.limit.most);
         self.limit.budget.store(bytes, Ordering::SeqCst);
@@ -141,7 +143,8 @@ impl<P: Pager> Core<P> {
         self.stats.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// There are so many bytes of anonymous memory outside: the limit follows. Says once if they leave too little.
+    /// There are so many bytes of anonymous memory outside: the limit follows. Says once if they leave too
+    /// little.
     pub fn note_outside(&self, outside: u64, now_ns: u64) -> Option<Excess> {
         let Ok(mut measured) = self.limit.outside.try_lock() else { return None };
         self.limit.left.store(measured.note(outside, now_ns), Ordering::SeqCst);
@@ -157,8 +160,8 @@ impl<P: Pager> Core<P> {
         news.then_some(Excess { outside, least })
     }
 
-    /// What the program has does not fit into a limit that memory outside has lowered: it is raised a little, because the program would
-    /// end otherwise. False where it is the budget already.
+    /// What the program has does not fit into a limit that memory outside has lowered: it is raised a little,
+    /// because the program would end otherwise. False where it is the budget already.
     pub fn concede(&self) -> bool {
         let budget = self.budget_bytes();
         if self.limit_bytes() >= budget {
@@ -185,7 +188,8 @@ impl<P: Pager> Core<P> {
         self.resident_bytes().saturating_sub(self.limit.unseen.load(Ordering::Relaxed))
     }
 
-    /// Metadata that is no anonymous memory has come to be charged: page-table entries, memory shared with children.
+    /// Metadata that is no anonymous memory has come to be charged: page-table entries, memory shared with
+    /// children.
     pub(super) fn note_unseen(&self, bytes: u64) {
         self.limit.unseen.fetch_add(bytes, Ordering::Relaxed);
     }

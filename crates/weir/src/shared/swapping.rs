@@ -1,9 +1,9 @@
-//! The swap file as the engine uses it: desks for reading, writers, caches of slots, and the word that faults wait on
-//! while somebody else reads their page.
+//! The swap file as the engine uses it: desks for reading, writers, caches of slots, and the word that faults
+//! wait on while somebody else reads their page.
 //!
-//! Whoever sits at a reading desk or has a writer has a number of his own, the tag in the words of the pages that he reads
-//! or writes. All locks here are leaves, but for desks and writers, which are held over I/O: they are only ever
-//! tried while a block is locked.
+//! Whoever sits at a reading desk or has a writer has a number of his own, the tag in the words of the pages
+//! that he reads or writes. All locks here are leaves, but for desks and writers, which are held over I/O:
+//! they are only ever tried while a block is locked.
 
 use crate::config::Policy;
 use crate::door::BlockIo;
@@ -36,8 +36,8 @@ const SCRATCH_BYTES: usize = 128 << 10;
 pub const BATCH_BYTES: usize = 256 << 10;
 /// Most pages of a batch, however well they compress.
 pub const BATCH_PAGES: u32 = 256;
-/// Bytes of a writer's buffer: the last page of a batch goes beyond [`BATCH_BYTES`], and a block of pages that do not
-/// compress fits.
+/// Bytes of a writer's buffer: the last page of a batch goes beyond [`BATCH_BYTES`], and a block of pages
+/// that do not compress fits.
 const PRESS_BYTES: usize = 272 << 10;
 /// Bytes of the slot table per record: a row, its bit, and what is lost between rows.
 const SLOT_BYTES: u64 = 26;
@@ -110,7 +110,8 @@ pub struct Swapping<D: BlockIo> {
     pub pool_size: Mutex<(PoolSize, Readings)>,
     /// The last write found no room. Cleared when there is some.
     full: AtomicBool,
-    /// A second copy found no room, although free clusters are counted: the disk is full. Forgotten now and then.
+    /// A second copy found no room, although free clusters are counted: the disk is full. Forgotten now and
+    /// then.
     cramped: AtomicBool,
     /// That nothing can be written any more was said.
     said: AtomicBool,
@@ -308,13 +309,14 @@ impl<D: BlockIo> Swapping<D> {
         self.io_ns.fetch_add(thread::now_ns().saturating_sub(start_ns), Ordering::Relaxed);
     }
 
-    /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is free.
+    /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is
+    /// free.
     pub fn keeps_slots(&self) -> bool {
         self.tier.free_bytes() > self.tier.bytes() / 8
     }
 
-    /// Whether there is room for second copies of pool pages: more than what is kept free of kept slots, so that the two do
-    /// not chase each other.
+    /// Whether there is room for second copies of pool pages: more than what is kept free of kept slots, so
+    /// that the two do not chase each other.
     pub fn has_plenty(&self) -> bool {
         let plenty = |free: u64, all: u64| free > all / 16 * 3;
         !self.cramped.load(Ordering::Relaxed)

@@ -1,5 +1,5 @@
-//! `weir bench codec`: what codecs make of pages of real programs, and what that costs: the engine's choice, LZ4 and zstd alone, and
-//! runs of pages compressed together. Nothing is managed.
+//! `weir bench codec`: what codecs make of pages of real programs, and what that costs: the engine's choice,
+//! LZ4 and zstd alone, and runs of pages compressed together. Nothing is managed.
 
 mod sets;
 mod ways;

@@ -1,5 +1,5 @@
-//! The pages that are compressed: memory of Python processes, arrays, text, programs, a database, and bytes by rule. All made when
-//! the bench runs, from what the machine has.
+//! The pages that are compressed: memory of Python processes, arrays, text, programs, a database, and bytes
+//! by rule. All made when the bench runs, from what the machine has.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};

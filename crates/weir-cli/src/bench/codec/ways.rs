@@ -1,4 +1,5 @@
-//! The ways to compress that are compared, each over a whole set: what it makes of the pages, and what a page costs.
+//! The ways to compress that are compared, each over a whole set: what it makes of the pages, and what a page
+//! costs.
 
 use std::time::Instant;
 
@@ -87,8 +88,8 @@ impl Tools {
         }
     }
 
-    /// Compresses a set and expands it again, in an order in which no run follows its neighbour. Its length is a multiple of
-    /// 16 pages. Fails when what comes back is not what went in.
+    /// Compresses a set and expands it again, in an order in which no run follows its neighbour. Its length
+    /// is a multiple of 16 pages. Fails when what comes back is not what went in.
     pub fn measure(&mut self, data: &[u8], way: Way) -> anyhow::Result<Made> {
         let (run, level) = match way {
             Way::Engine => (1, None),

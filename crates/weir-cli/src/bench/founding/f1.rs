@@ -1,6 +1,7 @@
-//! F1, swap-out batching: threads that write to one page after the other of data twice the RAM. Pages, and what is reserved for
-//! them, are handled one by one or in batches, by the same code: on the way to a swap file, and to the compressed pool alone.
-//! Beside each the kernel's own: its swap file, and zram with as much RAM as that took.
+//! F1, swap-out batching: threads that write to one page after the other of data twice the RAM. Pages, and
+//! what is reserved for them, are handled one by one or in batches, by the same code: on the way to a swap
+//! file, and to the compressed pool alone. Beside each the kernel's own: its swap file, and zram with as much
+//! RAM as that took.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

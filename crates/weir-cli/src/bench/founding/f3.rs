@@ -1,6 +1,7 @@
-//! F3, TLB flush batching: threads that write to one page after the other of data half as large again as the RAM, in the compressed
-//! pool alone. Pages are unmapped one by one or in whole batches, by the same code. Beside them the same program with all its data
-//! in RAM: more threads than processors wait for each other, and its longest stall is what of the others' is not Weir's.
+//! F3, TLB flush batching: threads that write to one page after the other of data half as large again as the
+//! RAM, in the compressed pool alone. Pages are unmapped one by one or in whole batches, by the same code.
+//! Beside them the same program with all its data in RAM: more threads than processors wait for each other,
+//! and its longest stall is what of the others' is not Weir's.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ const THREADS: [u32; 3] = [1, 4, 16];
 const SIDES: [(&str, Option<&str>); 2] = [("one", Some("1")), ("batched", None)];
 /// The run without Weir.
 const NATIVE: &str = "native";
-/// Wanted with four threads and more: pages reclaimed a second, times as many, and flushes a page, times as few.
+/// Wanted with four threads and more: pages reclaimed a second, times as many, and flushes a page, times as
+/// few.
 const SPEED_WANTED: f64 = 2.4;
 const FLUSHES_WANTED: f64 = 15.0;
 const WANTED_FROM_THREADS: u32 = 4;
@@ -57,7 +59,8 @@ fn one_run(plan: &Plan, number: u32, threads: u32) -> anyhow::Result<Value> {
     Ok(run)
 }
 
-/// Per side: pages a second, flush interrupts a page, unmap calls a page, the longest stall; and what batching gains.
+/// Per side: pages a second, flush interrupts a page, unmap calls a page, the longest stall; and what
+/// batching gains.
 fn row(runs: &[Value], threads: u32) -> Value {
     let phase = format!("sweep@{threads}");
     let of = |side: &str, value: &dyn Fn(&Value) -> Option<f64>| {

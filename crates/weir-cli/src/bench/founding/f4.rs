@@ -1,5 +1,6 @@
-//! F4, writethrough of the compressed cache: transactions on an object graph of 75 to 175 % of the RAM, with the pool capped
-//! at a fifth of it. Four columns: no compressed pool at all (pages go to the disk as they are), and the three policies.
+//! F4, writethrough of the compressed cache: transactions on an object graph of 75 to 175 % of the RAM, with
+//! the pool capped at a fifth of it. Four columns: no compressed pool at all (pages go to the disk as they
+//! are), and the three policies.
 
 use std::time::Duration;
 
@@ -13,15 +14,17 @@ use crate::cli::FoundingRunArgs;
 use crate::term;
 
 const POOL_PERCENT: u8 = 20;
-/// Before it is measured a column runs so many times as long: a working set takes seconds to come together when its pages come one by
-/// one, and the adaptive policy's first trials take some ten. They go on, less and less often.
+/// Before it is measured a column runs so many times as long: a working set takes seconds to come together
+/// when its pages come one by one, and the adaptive policy's first trials take some ten. They go on, less and
+/// less often.
 const SETTLE: u32 = 5;
 const DEADLINE: Duration = Duration::from_secs(300);
 /// What adaptive has to reach of the best of the others.
 const WANTED: f64 = 0.97;
 
 const COLUMNS: [&str; 4] = ["none", "writeback", "writethrough", "adaptive"];
-/// Data as a percentage of the RAM, and the report's percentages of the best for none, writeback and writethrough.
+/// Data as a percentage of the RAM, and the report's percentages of the best for none, writeback and
+/// writethrough.
 const ROWS: [(u64, [f64; 3]); 9] = [
     (75, [93.08, 100.0, 96.90]),
     (87, [96.58, 95.58, 96.72]),
@@ -102,7 +105,8 @@ fn rows(runs: &[Value]) -> Value {
     Value::Array(rows.collect())
 }
 
-/// Whether no page left the RAM in any run of a row: then all columns ran the same code, and what differs is the machine.
+/// Whether no page left the RAM in any run of a row: then all columns ran the same code, and what differs is
+/// the machine.
 fn nothing_left(runs: &[Value], percent: u64) -> bool {
     let stayed = |run: &Value| COLUMNS.iter().all(|c| run[*c]["counters"]["weir_pages_unmapped"] == 0);
     runs.iter().filter(|run| run["percent"] == percent).all(stayed)

@@ -1,5 +1,6 @@
-//! F5, page order in the allocator: readers that go through their parts of the data from end to end, with neighbouring pages in
-//! neighbouring frames, and with frames handed out one by one in an order that merges nothing.
+//! F5, page order in the allocator: readers that go through their parts of the data from end to end, with
+//! neighbouring pages in neighbouring frames, and with frames handed out one by one in an order that merges
+//! nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `weir bench founding`: the experiments of the reports that Weir was founded on, with the mechanism off and on in one run.
+//! `weir bench founding`: the experiments of the reports that Weir was founded on, with the mechanism off and
+//! on in one run.
 
 mod f1;
 mod f3;

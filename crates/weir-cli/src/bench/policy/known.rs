@@ -1,5 +1,5 @@
-//! Known policies, a page at a time with every access seen, as their papers have them. They are what Weir's, which sees no access to a
-//! page that is there, is held against.
+//! Known policies, a page at a time with every access seen, as their papers have them. They are what Weir's,
+//! which sees no access to a page that is there, is held against.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -14,7 +14,8 @@ pub fn misses(policy: &mut dyn Policy, accesses: &[u32]) -> u64 {
     accesses.iter().filter(|page| !policy.access(**page)).count() as u64
 }
 
-/// First in, first out; with `second_chance`, CLOCK: a page that was accessed since its last turn stays for one more.
+/// First in, first out; with `second_chance`, CLOCK: a page that was accessed since its last turn stays for
+/// one more.
 #[derive(Debug)]
 pub struct Fifo {
     frames: usize,
@@ -86,8 +87,8 @@ impl Policy for Lru {
     }
 }
 
-/// SIEVE (Zhang et al., NSDI '24): one queue in order of arrival; a hand goes from the oldest to the newest, passes over pages that
-/// were accessed and takes the first that was not.
+/// SIEVE (Zhang et al., NSDI '24): one queue in order of arrival; a hand goes from the oldest to the newest,
+/// passes over pages that were accessed and takes the first that was not.
 #[derive(Debug)]
 pub struct Sieve {
     frames: usize,
@@ -138,8 +139,8 @@ impl Policy for Sieve {
     }
 }
 
-/// S3-FIFO (Yang et al., SOSP '23): a small queue of a tenth for what is new, a main queue, and a ghost queue, as long as the main
-/// one, of what left the small one without a second access.
+/// S3-FIFO (Yang et al., SOSP '23): a small queue of a tenth for what is new, a main queue, and a ghost
+/// queue, as long as the main one, of what left the small one without a second access.
 #[derive(Debug)]
 pub struct S3Fifo {
     frames: usize,
@@ -228,7 +229,8 @@ impl Policy for S3Fifo {
     }
 }
 
-/// Misses of the optimum (Belady 1966), which knows the future: it gives up the page whose next access is farthest away.
+/// Misses of the optimum (Belady 1966), which knows the future: it gives up the page whose next access is
+/// farthest away.
 pub fn optimum(frames: usize, accesses: &[u32], pages: u32) -> u64 {
     const NEVER: u32 = u32::MAX;
     let mut next = vec![NEVER; accesses.len()];
@@ -281,7 +283,8 @@ mod tests {
 
     #[test]
     fn sieve_keeps_what_was_accessed_where_it_stands() {
-        // 1 is passed over and loses its mark, 2, the newest, goes; the hand begins again at the oldest and takes 1.
+        // 1 is passed over and loses its mark, 2, the newest, goes; the hand begins again at the oldest and
+        // takes 1.
         assert_eq!(hits(&mut Sieve::new(2), &[1, 2, 1, 3, 4, 1]), [false, false, true, false, false, false]);
         // 1 is passed over, 2 goes, the hand stands before 3 and takes it: 1 stays.
         assert_eq!(

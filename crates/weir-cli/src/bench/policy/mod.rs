@@ -1,5 +1,5 @@
-//! `weir bench policy`: how many pages each replacement policy misses, replayed from traces. No memory is managed and nothing is
-//! timed: the same trace gives the same numbers everywhere.
+//! `weir bench policy`: how many pages each replacement policy misses, replayed from traces. No memory is
+//! managed and nothing is timed: the same trace gives the same numbers everywhere.
 
 pub mod known;
 pub mod traces;

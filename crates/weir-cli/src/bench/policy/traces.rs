@@ -125,8 +125,8 @@ fn zipf(pages: u32, n: usize, seed: u64) -> Vec<u32> {
     (0..n).map(|_| law.page(&mut random) as u32).collect()
 }
 
-/// A trace from a file: a page number (or an address in hexadecimal, after `0x`) at the start of each line. Pages are numbered
-/// anew in the order of their addresses, gaps closed to whole blocks of 64.
+/// A trace from a file: a page number (or an address in hexadecimal, after `0x`) at the start of each line.
+/// Pages are numbered anew in the order of their addresses, gaps closed to whole blocks of 64.
 pub fn from_file(path: &Path) -> anyhow::Result<Trace> {
     const BLOCK: u64 = BLOCK_PAGES as u64;
     let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;

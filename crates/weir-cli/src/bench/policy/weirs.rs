@@ -1,5 +1,6 @@
-//! Weir's own replacement: the engine's queues of blocks, with the staged pages behind them, without the engine around. Which
-//! block goes is decided by the engine's code; what happens to its pages is modelled after `reclaim`.
+//! Weir's own replacement: the engine's queues of blocks, with the staged pages behind them, without the
+//! engine around. Which block goes is decided by the engine's code; what happens to its pages is modelled
+//! after `reclaim`.
 
 use std::collections::VecDeque;
 
@@ -94,7 +95,8 @@ impl Weirs {
         asker.is_some()
     }
 
-    /// Frees frames as one batch of reclaim does: the second chance is filled to its mark, then its oldest block leaves.
+    /// Frees frames as one batch of reclaim does: the second chance is filled to its mark, then its oldest
+    /// block leaves.
     fn reclaim(&mut self) {
         let mut tries = 0;
         while (self.staged_pages < (self.frames / STAGED_SHARE).max(1) && tries < VICTIMS_TRIED)

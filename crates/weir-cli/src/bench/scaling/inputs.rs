@@ -11,7 +11,8 @@ use super::phase;
 use crate::bench::founding::ratio;
 use crate::bench::median;
 
-/// A hold of a lock that could not be timed. The pool's is some hundreds of ns, with misses on rows that the frames' lock does not have.
+/// A hold of a lock that could not be timed. The pool's is some hundreds of ns, with misses on rows that the
+/// frames' lock does not have.
 const HOLD_NS: f64 = 100.0;
 /// Finding the thread, queueing, waking: some tens of ns.
 const SIGNAL_HOLD_NS: f64 = 60.0;

@@ -1,5 +1,5 @@
-//! What this machine's processors cost each other, measured by two threads of this process: the way of a written word between them,
-//! and a flush of what they know of the address space.
+//! What this machine's processors cost each other, measured by two threads of this process: the way of a
+//! written word between them, and a flush of what they know of the address space.
 
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -58,7 +58,8 @@ fn line_ns() -> f64 {
     mine.max(other) / (2 * WRITES) as f64
 }
 
-/// Time to map a page, write to it and unmap it, for which every processor that runs this process must forget it.
+/// Time to map a page, write to it and unmap it, for which every processor that runs this process must forget
+/// it.
 fn flushes_ns() -> anyhow::Result<f64> {
     let started = Instant::now();
     for _ in 0..FLUSHES {

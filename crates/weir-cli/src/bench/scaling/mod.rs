@@ -1,5 +1,6 @@
-//! `weir bench scaling`: random reads of twice as much data as the limit by more and more threads, all of it compressed in RAM; and,
-//! computed from what was counted and timed in these runs, what more processors would give.
+//! `weir bench scaling`: random reads of twice as much data as the limit by more and more threads, all of it
+//! compressed in RAM; and, computed from what was counted and timed in these runs, what more processors would
+//! give.
 
 mod inputs;
 mod machine;
@@ -75,7 +76,8 @@ pub fn scaling(args: &ScalingArgs) -> anyhow::Result<Findings> {
     Ok(Findings::new(report, args.common.json, human))
 }
 
-/// Interleaved: each run measures all sides with each number of threads, so that a slow minute of the machine hits all of them.
+/// Interleaved: each run measures all sides with each number of threads, so that a slow minute of the machine
+/// hits all of them.
 fn measure(plan: &Plan, rival: Option<&Rival>, weir: &[FaultMode]) -> anyhow::Result<Vec<Value>> {
     let mut runs = Vec::new();
     for run in 1..=plan.runs {

@@ -1,22 +1,26 @@
-//! What more processors would give, computed: a closed queueing network of random accesses, solved by mean value analysis.
+//! What more processors would give, computed: a closed queueing network of random accesses, solved by mean
+//! value analysis.
 //!
-//! As many threads as processors make one access after the other. An access takes its thread `alone_ns` of processor time that nobody
-//! waits for, and then, on average, some time at each of a few *stations* where one thread is served at a time: the lock of the
-//! address space, the pool's lock, the lock of the frames, the kernel's lock for the signals of a process, and the words that every
-//! fault writes. With demands `D_k`, the exact solution for such a network (Reiser and Lavenberg 1980) is, for n from 1 up:
+//! As many threads as processors make one access after the other. An access takes its thread `alone_ns` of
+//! processor time that nobody waits for, and then, on average, some time at each of a few *stations* where
+//! one thread is served at a time: the lock of the address space, the pool's lock, the lock of the frames,
+//! the kernel's lock for the signals of a process, and the words that every fault writes. With demands `D_k`,
+//! the exact solution for such a network (Reiser and Lavenberg 1980) is, for n from 1 up:
 //!
 //! ```text
 //! R_k(n) = D_k (1 + Q_k(n-1))      X(n) = n / (alone + sum of R_k(n))      Q_k(n) = X(n) R_k(n)
 //! ```
 //!
-//! It never exceeds `min(n / (alone + sum of D_k), 1 / max D_k)`. Two things grow with the processors. A flush interrupts each of the
-//! others, so that every access pays `flushes * (n-1) * flush_receive_ns`; and who flushes waits for them, a lift while it holds the
-//! address space. How long, two processors cannot tell: `flush_send_ns` if all answer [at once](Flushes::AtOnce), so much for each if they
-//! do it [one by one](Flushes::OneByOne); the truth lies between. And a word that every fault writes is moved from processor to
-//! processor once there are two.
+//! It never exceeds `min(n / (alone + sum of D_k), 1 / max D_k)`. Two things grow with the processors. A
+//! flush interrupts each of the others, so that every access pays `flushes * (n-1) * flush_receive_ns`; and
+//! who flushes waits for them, a lift while it holds the address space. How long, two processors cannot tell:
+//! `flush_send_ns` if all answer [at once](Flushes::AtOnce), so much for each if they do it [one by
+//! one](Flushes::OneByOne); the truth lies between. And a word that every fault writes is moved from
+//! processor to processor once there are two.
 //!
-//! What it leaves out: memory bandwidth and caches that are shared, several memory nodes, the kernel's locks for page tables and free
-//! pages, and the spread of service times (it takes them as exponential, which is pessimistic for even ones).
+//! What it leaves out: memory bandwidth and caches that are shared, several memory nodes, the kernel's locks
+//! for page tables and free pages, and the spread of service times (it takes them as exponential, which is
+//! pessimistic for even ones).
 
 use serde::Serialize;
 
@@ -64,10 +68,12 @@ pub const STATIONS: [&str; 8] = [
     "mapping word",
     "userfaultfd word",
 ];
-/// Holds of the kernel's lock for signals by an inline fault: the signal is sent, taken, the mask changed, and changed back.
+/// Holds of the kernel's lock for signals by an inline fault: the signal is sent, taken, the mask changed,
+/// and changed back.
 const SIGNAL_HOLDS: f64 = 4.0;
-/// Writes of a fault to shared words, by the last stations: into the engine's gate and out; a frame more exists; the kernel's reference
-/// to the mapping, taken and given back by the fault and by the copy; its lock against changes of the userfaultfd, by the copy.
+/// Writes of a fault to shared words, by the last stations: into the engine's gate and out; a frame more
+/// exists; the kernel's reference to the mapping, taken and given back by the fault and by the copy; its lock
+/// against changes of the userfaultfd, by the copy.
 const WRITES: [f64; 4] = [2.0, 1.0, 4.0, 2.0];
 
 /// How the others answer to a flush.
@@ -136,8 +142,8 @@ impl Inputs {
         ]
     }
 
-    /// Processor time that nobody waits for: what the run took, less what it took at the stations, and what flushes cost with more
-    /// processors, or less with fewer.
+    /// Processor time that nobody waits for: what the run took, less what it took at the stations, and what
+    /// flushes cost with more processors, or less with fewer.
     fn alone_ns(&self, processors: u32, flushes: Flushes) -> f64 {
         let at_stations: f64 = self.demands(self.processors, flushes).iter().sum();
         let more = f64::from(processors) - f64::from(self.processors);

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The page that changes while its record is about to be moved: the first that the mover's first batch does not take.
+/// The page that changes while its record is about to be moved: the first that the mover's first batch does
+/// not take.
 const PAGE: u32 = 64;
 
 /// Calls `f` in the operation during which so many of the first 128 pages are the mover's.

@@ -1,9 +1,9 @@
 //! The compressed pool: records of any size up to [`RECORD_BYTES_MAX`], in spans of one size class
 //! each, in windows of the frame arena.
 //!
-//! A window given to the pool has 64 frames, cut into 8 spans of 32 KiB. When its last record
-//! dies the window goes straight back to the frame allocator. A record begins with a header that names its page (`record.rs`), so
-//! that compaction can find the word to change.
+//! A window given to the pool has 64 frames, cut into 8 spans of 32 KiB. When its last record dies the window
+//! goes straight back to the frame allocator. A record begins with a header that names its page
+//! (`record.rs`), so that compaction can find the word to change.
 //!
 //! Locking: `Pool::lock` guards spans and lists and is a leaf. A record's bytes belong to whoever
 //! holds the lock of the block of its page, or to the storer until the page word names it.
@@ -44,7 +44,8 @@ pub struct SpanId(pub u32);
 const WINDOWS_PER_HOLD: u32 = 32;
 /// Spans looked at by one step of a walk: some tens of us.
 const SPANS_PER_LOOK: u32 = 4096;
-/// Holds of the lock for new records of which one in about so many is timed: often enough to know what a hold costs.
+/// Holds of the lock for new records of which one in about so many is timed: often enough to know what a hold
+/// costs.
 const TIMED_ONE_IN: u64 = 61;
 const SPANS_PER_WINDOW: u32 = BLOCK_PAGES * PAGE_BYTES as u32 / SPAN_BYTES as u32;
 /// Words of a span row: 8 of bitmap (1 = used), then class and count, then links.
@@ -163,8 +164,8 @@ impl Pool {
         stats.pool_logical_bytes().add(PAGE_BYTES as u64);
     }
 
-    /// Finds places for records of these lengths, in bytes, under one hold of the lock unless the pool has to grow for them.
-    /// `Err`: those that are `None` have none. The caller puts the others at once.
+    /// Finds places for records of these lengths, in bytes, under one hold of the lock unless the pool has to
+    /// grow for them. `Err`: those that are `None` have none. The caller puts the others at once.
     pub fn reserve<P: Pager>(
         &self,
         pager: &P,
@@ -260,7 +261,8 @@ impl Pool {
         }
     }
 
-    /// Whether it has its whole share of windows, or more, and its records leave less than one part in `share` of that share.
+    /// Whether it has its whole share of windows, or more, and its records leave less than one part in
+    /// `share` of that share.
     pub fn is_tight(&self, share: u64) -> bool {
         let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         let vacant = limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
@@ -472,8 +474,9 @@ impl Pool {
         (self.zstd_records.load(Ordering::Relaxed), self.zstd_in.load(Ordering::Relaxed))
     }
 
-    /// For a walk over all records: looks for a span that has some, from this one on, at a few thousand of them. It may be empty by the time
-    /// it is looked at. `Err`: none among these, where to go on; `Ok(None)`: this was the end.
+    /// For a walk over all records: looks for a span that has some, from this one on, at a few thousand of
+    /// them. It may be empty by the time it is looked at. `Err`: none among these, where to go on;
+    /// `Ok(None)`: this was the end.
     pub fn span_from(&self, from: u32) -> Result<Option<SpanId>, u32> {
         let all = self.spans.len() as u32;
         let end = all.min(from.saturating_add(SPANS_PER_LOOK));

@@ -5,7 +5,8 @@
 //! | page number | length | codec | old | tried | 0x17e1 | compressed bytes ...
 //! ```
 //!
-//! *old*: nobody has wanted the page since the walk for cold records passed it (`reclaim/recompress.rs`). *tried*: zstd made it hardly smaller.
+//! *old*: nobody has wanted the page since the walk for cold records passed it (`reclaim/recompress.rs`).
+//! *tried*: zstd made it hardly smaller.
 //!
 //! A record's bytes, header included, belong to whoever holds the lock of the block of its page.
 
@@ -78,7 +79,8 @@ pub(super) fn len_of(header: u64) -> Option<usize> {
     (header >> MAGIC_SHIFT == MAGIC).then_some((header >> 32 & 0x1fff) as usize)
 }
 
-/// By how much a record of so many bytes is shorter than the one with this header, if it takes at least an eighth less of the pool.
+/// By how much a record of so many bytes is shorter than the one with this header, if it takes at least an
+/// eighth less of the pool.
 pub fn saving(bytes: usize, header: u64) -> Option<usize> {
     let place = |len| size_of_class(class_of(HEADER_BYTES + len));
     len_of(header).filter(|len| place(bytes) <= place(*len) / 8 * 7).map(|len| len - bytes)
@@ -132,7 +134,8 @@ impl Pool {
         let (bytes, codec) = self.wanted(pager, handle, page)?;
         let lent = with_bytes(pager, offset(handle) + HEADER_BYTES, bytes, |src| match codec {
             Codec::Lz4 => codec::lz4_lend_start(src, len, f),
-            // Each plane of a shuffled page has a part of every word, and zstd ends with whole blocks of its own.
+            // Each plane of a shuffled page has a part of every word, and zstd ends with whole blocks of its
+            // own.
             other => {
                 let mut page = [0; PAGE_BYTES];
                 Pool::expand_whole(other, src, &mut page).then(|| f(&page[..len]))
@@ -182,8 +185,9 @@ impl Pool {
         })
     }
 
-    /// Whether the record is the one that was old when its header had this value: nobody has wanted the page since. Another one of the same
-    /// page in the same place would be young, and one that compaction moved there and back is the same. Under the block's lock.
+    /// Whether the record is the one that was old when its header had this value: nobody has wanted the page
+    /// since. Another one of the same page in the same place would be young, and one that compaction moved
+    /// there and back is the same. Under the block's lock.
     pub fn is_still<P: Pager>(&self, pager: &P, handle: Handle, header: u64) -> bool {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b) == header)
     }
@@ -208,8 +212,8 @@ impl Pool {
         parse(header, page)
     }
 
-    /// A record's page changed its number (`mremap`). It is young: one that is old under a number was so when the walk was there. Under
-    /// the locks of both blocks.
+    /// A record's page changed its number (`mremap`). It is young: one that is old under a number was so when
+    /// the walk was there. Under the locks of both blocks.
     pub fn rename<P: Pager>(&self, pager: &P, handle: Handle, to: PageId) {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b) & !OLD & !u64::from(u32::MAX) | u64::from(to.0);

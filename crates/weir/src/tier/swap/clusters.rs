@@ -73,8 +73,9 @@ impl Shared {
         Cluster(self.cluster_word(id).load(Ordering::Acquire))
     }
 
-    /// Whether the file has its blocks; asks for them if it was made without. A process killed meanwhile, or another one that
-    /// asks at the same time, does no harm: asking twice for the same blocks gives them once.
+    /// Whether the file has its blocks; asks for them if it was made without. A process killed meanwhile, or
+    /// another one that asks at the same time, does no harm: asking twice for the same blocks gives them
+    /// once.
     pub fn has_blocks<D: BlockIo>(&self, dev: &D) -> bool {
         let word = self.word(Word::Blocks);
         let before = word.load(Ordering::Acquire);
@@ -198,8 +199,8 @@ impl Shared {
         w & (STATE | OWNER) == OPEN | u64::from(owner) << OWNER_SHIFT
     }
 
-    /// Replaces the counts of a cluster, and closes it unless the process in row `owner` has it open. Nobody else
-    /// is there.
+    /// Replaces the counts of a cluster, and closes it unless the process in row `owner` has it open. Nobody
+    /// else is there.
     pub fn set_counts(&self, id: ClusterId, units: u64, records: u64, owner: u16) {
         let w = self.cluster_word(id).load(Ordering::Acquire);
         let counts = units | records << COUNT_BITS;
@@ -256,8 +257,8 @@ impl Shared {
         punched
     }
 
-    /// A row for process `pid`, which holds `references`; [`UNTRACKED`] when there is none left. A row is in use
-    /// when it has a process id, and its process lives while somebody else cannot claim its number.
+    /// A row for process `pid`, which holds `references`; [`UNTRACKED`] when there is none left. A row is in
+    /// use when it has a process id, and its process lives while somebody else cannot claim its number.
     pub fn join<D: BlockIo>(&self, dev: &D, pid: u32, references: u64) -> u16 {
         for i in 0..PROCESSES {
             let row = self.processes.row(i);
@@ -306,8 +307,8 @@ impl Shared {
         }
     }
 
-    /// Closes the clusters that dead processes had open, and counts the references that went with them. Processes
-    /// settled. One thread of a process at a time: claims do not exclude threads.
+    /// Closes the clusters that dead processes had open, and counts the references that went with them.
+    /// Processes settled. One thread of a process at a time: claims do not exclude threads.
     pub fn settle_the_dead<D: BlockIo>(&self, dev: &D, own: u16) -> u32 {
         let mut settled = 0;
         for i in (0..PROCESSES as u16).filter(|i| *i != own) {

@@ -6,8 +6,8 @@
 //! [`SwapError::Damaged`], never wrong bytes.
 //!
 //! **Sharing.** The slot table, the slot bitmap and the cluster words lie in memory that forked children
-//! share (`shared`). All of it is changed by single atomic operations: there is no lock that a killed process could
-//! hold, and processes may write, free and end in any order. What a killed process costs:
+//! share (`shared`). All of it is changed by single atomic operations: there is no lock that a killed process
+//! could hold, and processes may write, free and end in any order. What a killed process costs:
 //!
 //! | what it had | cost | mended by |
 //! | - | - | - |
@@ -16,9 +16,9 @@
 //! | slots in caches | [`CACHE_MAX`] numbers a cache, no space | `reclaim_leaked` |
 //! | a write or a free half done | its records' space | `reclaim_leaked` |
 //!
-//! **Who may call.** Everything may be called from any thread at any time, with all signals blocked: nothing is
-//! allocated and nothing waits for another thread. A caller must own what it names: a record is read or freed
-//! by whoever holds the lock of its page, or has marked the page busy.
+//! **Who may call.** Everything may be called from any thread at any time, with all signals blocked: nothing
+//! is allocated and nothing waits for another thread. A caller must own what it names: a record is read or
+//! freed by whoever holds the lock of its page, or has marked the page busy.
 
 mod check;
 mod clusters;
@@ -127,8 +127,8 @@ pub struct Swap<D: BlockIo> {
     row: AtomicU32,
     /// A thread is settling the affairs of dead processes.
     settling: AtomicU32,
-    /// Error number of the first hard write error of this process. Not shared: it may be a child's own fault, which has
-    /// closed the file.
+    /// Error number of the first hard write error of this process. Not shared: it may be a child's own fault,
+    /// which has closed the file.
     latched: AtomicU32,
 }
 
@@ -259,14 +259,15 @@ impl<D: BlockIo> Swap<D> {
         self.shared.refs(slot)
     }
 
-    /// A record's page changed its number (`mremap`). After a fork the other process's number may be another: the
-    /// record itself no longer tells whose it is, and the caller's page word alone does.
+    /// A record's page changed its number (`mremap`). After a fork the other process's number may be another:
+    /// the record itself no longer tells whose it is, and the caller's page word alone does.
     pub fn rename(&self, slot: SlotId, to: PageId) {
         self.shared.rename(slot, to);
     }
 
-    /// In a forked child, once: takes a row of its own, and forgets the caches and open clusters of its parent.
-    /// `retained` is how often the parent called `retain` for it. The device is renewed by the caller before.
+    /// In a forked child, once: takes a row of its own, and forgets the caches and open clusters of its
+    /// parent. `retained` is how often the parent called `retain` for it. The device is renewed by the caller
+    /// before.
     pub fn after_fork_in_child(&self, retained: u64) {
         let row = self.shared.join(&self.dev, sys::getpid(), retained);
         self.row.store(row.into(), Ordering::Relaxed);
@@ -276,8 +277,8 @@ impl<D: BlockIo> Swap<D> {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Before this process ends in good order: what it still holds counts as leaked. (A process that is killed, or
-    /// becomes another program by `exec`, is noticed by the others' `trim`.)
+    /// Before this process ends in good order: what it still holds counts as leaked. (A process that is
+    /// killed, or becomes another program by `exec`, is noticed by the others' `trim`.)
     pub fn depart(&self) {
         // In a child that has no row of its own yet the number is its parent's.
         if self.row() != clusters::UNTRACKED && self.shared.process(self.row()) == sys::getpid() {
@@ -321,8 +322,8 @@ impl<D: BlockIo> Swap<D> {
         let _ = self.latched.compare_exchange(0, errno.0 as u32, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Housekeeping, now and then by a background thread: clusters that stayed free since the last call are given back
-    /// to the file system, what dead processes left open is closed. Clusters punched.
+    /// Housekeeping, now and then by a background thread: clusters that stayed free since the last call are
+    /// given back to the file system, what dead processes left open is closed. Clusters punched.
     pub fn trim(&self) -> u32 {
         if self.settling.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             self.shared.settle_the_dead(&self.dev, self.row());
@@ -339,9 +340,9 @@ impl<D: BlockIo> Swap<D> {
         self.shared.get(Word::Leaked)
     }
 
-    /// Frees what processes that are gone still held. Only the last process can know: `None` while others take part.
-    /// `mine` names every slot that this process holds, once per reference (one each); no thread is in the tier
-    /// meanwhile, and all caches are emptied before. Records freed.
+    /// Frees what processes that are gone still held. Only the last process can know: `None` while others
+    /// take part. `mine` names every slot that this process holds, once per reference (one each); no thread
+    /// is in the tier meanwhile, and all caches are emptied before. Records freed.
     pub fn reclaim_leaked(&self, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
         if !self.shared.alone(self.row()) {
             return None;
@@ -350,20 +351,20 @@ impl<D: BlockIo> Swap<D> {
     }
 
     /// A cluster of which at most one part in `share` is live, and whose records may be moved:
-    /// [`Swap::each_in_cluster`] gives them, the owner writes them elsewhere ([`Writer::for_moving`]) and frees them
-    /// here. Each is offered once until another record of it dies.
+    /// [`Swap::each_in_cluster`] gives them, the owner writes them elsewhere ([`Writer::for_moving`]) and
+    /// frees them here. Each is offered once until another record of it dies.
     pub fn sparse_cluster(&self, share: u64) -> Option<ClusterId> {
         self.shared.sparse(share.max(1))
     }
 
-    /// Clusters that only moving may take: without an empty one a full file with dead records in every cluster could
-    /// not be tidied up. Tiny files have none to spare.
+    /// Clusters that only moving may take: without an empty one a full file with dead records in every
+    /// cluster could not be tidied up. Tiny files have none to spare.
     fn reserve(&self) -> u64 {
         u64::from(self.shared.cluster_count() >= RESERVE_FROM_CLUSTERS)
     }
 
-    /// Re-derives every counter from the slot table and says what does not agree. No thread or process may be inside
-    /// meanwhile. For tests: it looks at every slot.
+    /// Re-derives every counter from the slot table and says what does not agree. No thread or process may be
+    /// inside meanwhile. For tests: it looks at every slot.
     pub fn validate(&self) -> Result<Totals, &'static str> {
         check::validate(self)
     }

@@ -82,8 +82,8 @@ impl<D: BlockIo> Swap<D> {
         Ok(f(at.codec, bytes))
     }
 
-    /// Reads several records; those that lie together with one request, several requests at once. `each` is called
-    /// once per page, in the order in which they lie in the file.
+    /// Reads several records; those that lie together with one request, several requests at once. `each` is
+    /// called once per page, in the order in which they lie in the file.
     pub fn read_neighbours(
         &self,
         slots: &[(PageId, SlotId)],
@@ -172,9 +172,9 @@ impl<D: BlockIo> Swap<D> {
         }
     }
 
-    /// Reads a cluster and calls `each` for every live record in it, with the page that the slot table knows. The number
-    /// of records found; one whose header is damaged is not found. The record may be gone by the time `each` looks at its
-    /// page's word, and its slot another's: see [`Swap::is_still`].
+    /// Reads a cluster and calls `each` for every live record in it, with the page that the slot table knows.
+    /// The number of records found; one whose header is damaged is not found. The record may be gone by the
+    /// time `each` looks at its page's word, and its slot another's: see [`Swap::is_still`].
     pub fn each_in_cluster(
         &self,
         cluster: ClusterId,
@@ -209,8 +209,8 @@ impl<D: BlockIo> Swap<D> {
         Ok(found)
     }
 
-    /// Whether the slot names the record that was read. True for as long as its page's word names the slot: under the
-    /// lock of the page's block.
+    /// Whether the slot names the record that was read. True for as long as its page's word names the slot:
+    /// under the lock of the page's block.
     pub fn is_still(&self, seen: Seen) -> bool {
         self.shared.locate(seen.slot).is_some_and(|at| at.generation == seen.generation)
     }

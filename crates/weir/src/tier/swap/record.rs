@@ -93,8 +93,8 @@ impl Seal {
         place[text_end + TAG_BYTES..].fill(0);
     }
 
-    /// Checks a record that was read and brings its bytes into the clear, in place; they are returned. `None`: it is
-    /// not what was sealed under this header.
+    /// Checks a record that was read and brings its bytes into the clear, in place; they are returned.
+    /// `None`: it is not what was sealed under this header.
     pub fn open<'a>(&self, header: &Header, place: &'a mut [u8]) -> Option<&'a [u8]> {
         let (head, text_end) = (header.bytes(), HEADER_BYTES + header.len);
         if place.len() < text_end + TAG_BYTES || place[..HEADER_BYTES] != head {

@@ -28,8 +28,8 @@ enum Stage {
 /// A page without records: cancelled.
 const CANCELLED: u32 = u32::MAX;
 
-/// A batch of one caller. In a forked child its copy keeps the records that were not written yet, and writes to clusters
-/// of its own.
+/// A batch of one caller. In a forked child its copy keeps the records that were not written yet, and writes
+/// to clusters of its own.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Buffer,
@@ -130,9 +130,10 @@ impl Writer {
         (self.count, self.fill, self.stage) = (0, 0, Stage::Filling);
     }
 
-    /// Writes the batch with one request; the number of records. On Ok all of them are on disk and [`Writer::written`] names
-    /// them, each with one reference. On `Full` before anything was written the batch can be written again
-    /// later; on any other error nothing of it is on disk or takes space there, and it must be cleared.
+    /// Writes the batch with one request; the number of records. On Ok all of them are on disk and
+    /// [`Writer::written`] names them, each with one reference. On `Full` before anything was written the
+    /// batch can be written again later; on any other error nothing of it is on disk or takes space there,
+    /// and it must be cleared.
     pub fn write<D: BlockIo>(&mut self, swap: &Swap<D>, cache: &mut SlotCache) -> Result<usize, SwapError> {
         self.enter(swap);
         cache.enter(swap.epoch());
