@@ -8,6 +8,8 @@ import argparse
 import os
 import pathlib
 import resource
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -135,6 +137,37 @@ def a_swap_file_above_the_limit_of_file_sizes_is_refused(program):
     limits = [(resource.RLIMIT_FSIZE, 10 * MIB)]
     ran = program.run("", options=("--quiet", "--swap", f"{program.folder}:100M"), limits=limits)
     assert ran.returncode == 125 and "10" in ran.stderr and "MiB" in ran.stderr, told(ran)
+
+
+def a_program_with_file_capabilities_is_refused(program):
+    """The dynamic linker would ignore the library."""
+    copy = program.folder / "privileged"
+    shutil.copy("/bin/true", copy)
+    # Version 2, effective: CAP_NET_RAW.
+    os.setxattr(copy, "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0))
+    command = [str(WEIR), "run", "--memory", "32M", "--faults", program.faults, "--", str(copy)]
+    ends(program.start(command), 125, "has file capabilities")
+
+
+def without_proc_memory_outside_is_not_counted_and_that_is_said(program):
+    """Once, and the program goes on. The library alone: `weir run` looks for itself in /proc."""
+    variables = f"LD_PRELOAD={LIBRARY} WEIR_MEMORY=32M WEIR_FAULTS={program.faults}"
+    script = f'umount -l /proc && {variables} exec {sys.executable} -c "$0"'
+    ran = program.start(["unshare", "-m", "sh", "-c", script, PRELUDE + "print('fine')"])
+    ends(
+        ran, 0, "weir: /proc/self/statm cannot be opened (ENOENT): memory outside Weir does not count against"
+    )
+    assert ran.stderr.count("cannot be opened") == 1 and ran.stdout == "fine\n", told(ran)
+
+
+def a_filter_of_a_process_that_may_not_administrate_bars_new_privileges(program):
+    """`no_new_privs` is set with the filter; with handler threads there is none."""
+    code = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('NoNewPrivs')])"
+    command = [str(WEIR), "run", "--quiet", "--memory", "32M", "--faults", program.faults, "--"]
+    command = ["setpriv", "--bounding-set", "-sys_admin", *command, sys.executable, "-c", PRELUDE + code]
+    ran = program.start(command)
+    expected = "['1']" if program.faults == "inline" else "['0']"
+    assert (ran.returncode, ran.stdout.strip()) == (0, expected), told(ran)
 
 
 def statistics_that_cannot_be_written_change_no_status(program):
@@ -330,6 +363,9 @@ CHECKS = [
     too_little_address_space_is_refused,
     too_few_descriptors_are_refused,
     a_swap_file_above_the_limit_of_file_sizes_is_refused,
+    a_program_with_file_capabilities_is_refused,
+    without_proc_memory_outside_is_not_counted_and_that_is_said,
+    a_filter_of_a_process_that_may_not_administrate_bars_new_privileges,
     statistics_that_cannot_be_written_change_no_status,
     a_full_budget_ends_a_program_that_touches_what_it_has,
     without_a_codec_only_pages_of_one_value_leave_their_frames,

@@ -67,6 +67,12 @@ const INLINE_SWAP: &[(&str, &str)] =
     &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_COLD", "eager")];
 const KERNEL: &[Need] = &[Need::Userfaultfd];
 const C: &[Need] = &[Need::Userfaultfd, Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")];
+const REFUSALS: &[Need] = &[
+    Need::Userfaultfd,
+    Need::Tool("python3", "python3"),
+    Need::Tool("setpriv", "util-linux"),
+    Need::Tool("unshare", "util-linux"),
+];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
 const DEBUGGERS: &[Need] = &[
     Need::Userfaultfd,
@@ -247,8 +253,8 @@ const SUITES: &[Suite] = &[
         name: "refusals",
         command: &["python3", "tests/programs/refusals.py"],
         env: &[],
-        needs: PYTHON,
-        tests_min: 40,
+        needs: REFUSALS,
+        tests_min: 46,
         minutes_max: 5,
     },
     Suite {

@@ -232,6 +232,15 @@ mod tests {
     }
 
     #[test]
+    fn a_program_linked_against_musl_is_refused() {
+        let mut bytes = own_program();
+        let linux = b"/ld-linux";
+        let at = bytes.windows(linux.len()).position(|part| part == linux).unwrap();
+        bytes[at..at + linux.len()].copy_from_slice(b"/ld-musl-");
+        assert_refused(&inspect_bytes("musl", &bytes), "needs glibc");
+    }
+
+    #[test]
     fn foreign_classes_and_machines_are_refused() {
         let mut bytes = own_program();
         bytes[4] = 1;
