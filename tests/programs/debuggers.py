@@ -2,8 +2,6 @@
 """Programs under `weir run` with gdb, strace, and another process that reads their memory: what
 docs/debugging.md says."""
 
-import argparse
-import os
 import pathlib
 import re
 import shutil
@@ -11,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 
+import checks
 from run import WEIR
 
 BUDGET = 32 << 20
@@ -146,36 +145,16 @@ def read_by_another(folder, faults):
 
 
 def main():
-    """Runs every check in both modes; the exit status is 0 when all passed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--faults", choices=("inline", "thread"), action="append", help="only this way to serve faults"
-    )
-    options = parser.parse_args()
+    """Runs every check in both modes."""
     for tool in ("gdb", "strace", "cc"):
         if shutil.which(tool) is None:
             sys.exit(f"debuggers: {tool} not found: install the packages gdb, strace, gcc")
-    if not os.access(WEIR, os.X_OK):
-        sys.exit(f"debuggers: {WEIR} not found: run `make build` or set WEIR_BIN")
-    failed = passed = 0
     with tempfile.TemporaryDirectory(prefix="weir-debuggers-") as name:
         folder = pathlib.Path(name)
         (folder / "program.c").write_text(PROGRAM)
         subprocess.run(["cc", "-g", "-O0", "program.c", "-o", "program"], cwd=folder, check=True)
-        for faults in options.faults or ("inline", "thread"):
-            for check in (with_gdb, with_strace, read_by_another):
-                try:
-                    check(folder, faults)
-                    passed += 1
-                    reason = ""
-                except (AssertionError, subprocess.TimeoutExpired) as error:
-                    failed += 1
-                    reason = str(error)
-                print(f"{'FAIL' if reason else 'ok  '} {check.__name__:<16} {faults:<7} {reason}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+        suite = (with_gdb, with_strace, read_by_another)
+        return checks.main(__doc__, suite, lambda faults: lambda check: check(folder, faults))
 
 
 if __name__ == "__main__":

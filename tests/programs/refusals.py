@@ -4,7 +4,6 @@
 Each check runs small Python programs under `weir run`, or with the library alone, and looks at the exit
 status, at the line on stderr, and at what the program itself was told."""
 
-import argparse
 import os
 import pathlib
 import resource
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 
+import checks
 from run import WEIR
 
 LIBRARY = WEIR.parent / "libweir_preload.so"
@@ -384,35 +384,15 @@ CHECKS = [
 ]
 
 
-def main():
-    """Runs every check in both modes; the exit status is 0 when all were fine."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--faults", action="append", choices=("inline", "thread"), help="one of the two ways to serve faults"
-    )
-    parser.add_argument("--only", action="append", help="checks whose name contains this (may be repeated)")
-    options = parser.parse_args()
-    if not os.access(WEIR, os.X_OK):
-        sys.exit(f"refusals: {WEIR} not found: run `make build` or set WEIR_BIN")
-    failed = ran = 0
-    for faults in options.faults or ("inline", "thread"):
-        for check in CHECKS:
-            if options.only and not any(word in check.__name__ for word in options.only):
-                continue
-            ran += 1
-            # On a disk: a swap file may be made there.
-            with tempfile.TemporaryDirectory(prefix="weir-refusals-", dir="/var/tmp") as folder:
-                try:
-                    check(Program(faults, pathlib.Path(folder)))
-                    print(f"ok   {faults:<7} {check.__name__}", flush=True)
-                except (AssertionError, ValueError, OSError, subprocess.TimeoutExpired) as reason:
-                    failed += 1
-                    print(f"FAIL {faults:<7} {check.__name__}: {reason}", flush=True)
-    print(f"{ran - failed} passed, {failed} failed")
-    return 1 if failed or not ran else 0
+def begin(faults):
+    """A folder of its own for each check, on a disk: a swap file may be made there."""
+
+    def perform(check):
+        with tempfile.TemporaryDirectory(prefix="weir-refusals-", dir="/var/tmp") as folder:
+            check(Program(faults, pathlib.Path(folder)))
+
+    return perform
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checks.main(__doc__, CHECKS, begin))

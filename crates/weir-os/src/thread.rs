@@ -273,6 +273,14 @@ fn block_for_long() -> u64 {
     signal::change_mask(libc::SIG_SETMASK, Some(!LIBCS)).unwrap_or(0)
 }
 
+/// Calls `f` with every signal blocked.
+pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
+    let mask = block_signals();
+    let r = f();
+    restore_signals(mask);
+    r
+}
+
 /// Restores a mask that [`block_signals`] returned.
 pub fn restore_signals(mask: u64) {
     let _ = signal::change_mask(libc::SIG_SETMASK, Some(mask));

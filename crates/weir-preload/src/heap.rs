@@ -91,28 +91,21 @@ struct Heap {
 // SAFETY: `kept` is touched by whoever holds the lock alone.
 unsafe impl Sync for Heap {}
 
-fn blocked<R>(f: impl FnOnce() -> R) -> R {
-    let signals = thread::block_signals();
-    let r = f();
-    thread::restore_signals(signals);
-    r
-}
-
 // SAFETY: passed on.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: passed on.
-        blocked(|| unsafe { self.talc.alloc(layout) })
+        thread::with_signals_blocked(|| unsafe { self.talc.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: passed on.
-        blocked(|| unsafe { self.talc.dealloc(at, layout) });
+        thread::with_signals_blocked(|| unsafe { self.talc.dealloc(at, layout) });
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: passed on.
-        blocked(|| unsafe { self.talc.realloc(at, layout, bytes) })
+        thread::with_signals_blocked(|| unsafe { self.talc.realloc(at, layout, bytes) })
     }
 }
 

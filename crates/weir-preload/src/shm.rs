@@ -15,10 +15,7 @@ const PLACED_MAX: usize = 4096;
 
 /// Calls `f` with what is placed; a handler, or a child, must not find it locked.
 fn placed<R>(f: impl FnOnce(&mut Vec<(usize, usize)>) -> R) -> R {
-    let signals = thread::block_signals();
-    let r = f(&mut PLACED.lock());
-    thread::restore_signals(signals);
-    r
+    thread::with_signals_blocked(|| f(&mut PLACED.lock()))
 }
 
 /// Before a fork; the engine's gate is open still.

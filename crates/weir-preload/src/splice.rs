@@ -164,10 +164,10 @@ pub fn fetch(e: &Weir, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
     if !e.touches(addr, out.len()) {
         return read_own(addr, out);
     }
-    let signals = thread::block_signals();
-    let pins = e.pin_range(addr, out.len());
-    let r = read_own(addr, out);
-    e.unpin_range(pins);
-    thread::restore_signals(signals);
-    r
+    thread::with_signals_blocked(|| {
+        let pins = e.pin_range(addr, out.len());
+        let r = read_own(addr, out);
+        e.unpin_range(pins);
+        r
+    })
 }

@@ -68,13 +68,13 @@ static HANDS: Cell = Cell(UnsafeCell::new(Hands { serve: None, reclaim: None, pr
 static CHANGING: FutexLock = FutexLock::new();
 
 fn with_hands<R>(f: impl FnOnce(&mut Hands) -> R) -> R {
-    let signals = thread::block_signals();
-    CHANGING.lock();
-    // SAFETY: the lock is held.
-    let r = f(unsafe { &mut *HANDS.0.get() });
-    CHANGING.unlock();
-    thread::restore_signals(signals);
-    r
+    thread::with_signals_blocked(|| {
+        CHANGING.lock();
+        // SAFETY: the lock is held.
+        let r = f(unsafe { &mut *HANDS.0.get() });
+        CHANGING.unlock();
+        r
+    })
 }
 
 /// Starts both.

@@ -124,10 +124,11 @@ fn is_expected(text: &str, line: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines_of;
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&Source::new(path, text)).iter().map(|finding| finding.line).collect()
+        lines_of(check, path, text)
     }
 
     #[test]

@@ -32,11 +32,12 @@ pub fn check(source: &Source) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines_of;
     use super::*;
 
     #[test]
     fn comments_of_two_words_are_found_and_three_pass() {
-        let lines = |text: &str| check(&Source::new("a.rs", text)).iter().map(|f| f.line).collect::<Vec<_>>();
+        let lines = |text: &str| lines_of(check, "a.rs", text);
         assert_eq!(lines("/// The file.\nfn a() {}\n\n    /// Its\n    /// name.\nfn b() {}"), [1, 4]);
         assert_eq!(
             lines("/// The file's\n/// name.\nfn a() {}\n// note\n//// line\n//! docs"),

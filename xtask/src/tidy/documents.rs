@@ -1,6 +1,7 @@
 //! Documents say what the code does: what they name exists, and what must be named is.
 
 use super::Finding;
+use super::width::prose_lines;
 use std::collections::HashSet;
 
 /// Where the transitions of the page word are defined, and where a reader looks for them.
@@ -81,15 +82,12 @@ pub fn rows_without_test(texts: &[(String, String)]) -> Vec<Finding> {
 
 /// Inline code outside of what is indented or fenced, with its line.
 fn spans(text: &str) -> Vec<(usize, &str)> {
-    let mut fenced = false;
-    let mut found = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        fenced ^= line.trim_start().starts_with("```");
-        if !fenced && !line.starts_with("    ") {
-            found.extend(line.split('`').skip(1).step_by(2).map(|span| (number + 1, span)));
-        }
-    }
-    found
+    prose_lines(text).flat_map(|(number, line)| quoted(line).map(move |span| (number + 1, span))).collect()
+}
+
+/// What stands in backticks.
+pub fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
 }
 
 /// A path with an ending that sources have. Places on a user's machine begin at the root, or with a variable.

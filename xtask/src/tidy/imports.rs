@@ -154,10 +154,11 @@ fn first_names(code: &str, from: usize) -> Vec<(usize, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines_of;
     use super::*;
 
     fn findings(path: &str, text: &str) -> Vec<usize> {
-        check(&Source::new(path, text)).iter().map(|finding| finding.line).collect()
+        lines_of(check, path, text)
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A reader finds the way: modules say what they are, ARCHITECTURE.md lists every folder.
 
 use super::Finding;
+use super::documents::quoted;
 use super::source::Source;
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ pub fn code_map(texts: &[(String, String)]) -> Vec<Finding> {
         }
     }
     for (number, line) in map.lines().enumerate() {
-        for listed in line.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_suffix('/')) {
+        for listed in quoted(line).filter_map(|quoted| quoted.strip_suffix('/')) {
             let top = listed.split('/').next().unwrap_or("");
             if COVERED.contains(&top) && !folders.contains(listed) && listed != "crates" {
                 findings.push(Finding::new(
@@ -50,7 +51,7 @@ pub fn files_in_map(texts: &[(String, String)]) -> Vec<Finding> {
     let Some((_, map)) = texts.iter().find(|(path, _)| path == MAP) else { return Vec::new() };
     let mut listed: BTreeSet<String> = BTreeSet::new();
     let mut folder = String::new();
-    for quoted in map.lines().flat_map(|line| line.split('`').skip(1).step_by(2)) {
+    for quoted in map.lines().flat_map(quoted) {
         match quoted.strip_suffix('/') {
             Some(name) if COVERED.contains(&name.split('/').next().unwrap_or("")) => {
                 folder = name.to_string()

@@ -42,10 +42,11 @@ fn numbers(code: &str) -> Vec<(usize, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines_of;
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&Source::new(path, text)).iter().map(|finding| finding.line).collect()
+        lines_of(check, path, text)
     }
 
     #[test]

@@ -13,7 +13,7 @@ const SOURCES: &[&str] = &[".rs", ".c", ".h", ".py", ".sh"];
 pub fn check_sources(texts: &[(String, String)]) -> Vec<Finding> {
     let sources = texts.iter().filter(|(path, _)| SOURCES.iter().any(|ending| path.ends_with(ending)));
     let wide = |line: &str| columns(line) > COLUMNS && !is_table_row(comment(line));
-    sources.flat_map(|(path, text)| wide_lines(path, text, &wide)).collect()
+    sources.flat_map(|(path, text)| wide_lines(path, text.lines().enumerate(), &wide)).collect()
 }
 
 /// Finds lines of Markdown that are too wide, and cells of its tables that are too long.
@@ -23,20 +23,27 @@ pub fn check_markdown(texts: &[(String, String)]) -> Vec<Finding> {
 }
 
 fn prose(path: &str, text: &str) -> Vec<Finding> {
-    // What is indented or fenced is shown as it is: output, drawings.
-    let (mut fenced, mut kept) = (false, String::new());
-    for line in text.lines() {
-        let fence = line.trim_start().starts_with("```");
-        fenced ^= fence;
-        kept += if fenced || fence || line.starts_with("    ") { "" } else { line };
-        kept += "\n";
-    }
-    wide_lines(path, &kept, &|line| columns(line) > COLUMNS && !is_table_row(line))
+    wide_lines(path, prose_lines(text), &|line| columns(line) > COLUMNS && !is_table_row(line))
 }
 
-fn wide_lines(path: &str, text: &str, is_wide: &dyn Fn(&str) -> bool) -> Vec<Finding> {
-    let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+/// Lines of Markdown with their numbers from 0, but for those that are shown as they are, indented or fenced:
+/// output, drawings.
+pub fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter(move |(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence && !line.starts_with("    ")
+    })
+}
+
+fn wide_lines<'a>(
+    path: &str,
+    lines: impl Iterator<Item = (usize, &'a str)>,
+    is_wide: &dyn Fn(&str) -> bool,
+) -> Vec<Finding> {
     lines
+        .filter(|(_, line)| is_wide(line))
         .map(|(number, line)| {
             let what = format!("{} columns, at most {COLUMNS}", columns(line));
             Finding::new(path, number + 1, what)

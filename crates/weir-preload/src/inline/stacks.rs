@@ -185,14 +185,12 @@ pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
         // SAFETY: the program's own stack.
         return unsafe { signal::alternate_stack(wanted.as_ref()) };
     }
-    let signals = thread::block_signals();
-    // SAFETY: asks only.
-    let result = unsafe { signal::alternate_stack(None) }.and_then(|kernels| {
+    thread::with_signals_blocked(|| {
+        // SAFETY: asks only.
+        let kernels = unsafe { signal::alternate_stack(None) }?;
         // SAFETY: the program's own stack, or one of ours.
         change_from(kernels, wanted, |s| unsafe { signal::alternate_stack(Some(s)) }.map(|_| ()))
-    });
-    thread::restore_signals(signals);
-    result
+    })
 }
 
 /// The same for a trapped call: it takes effect after the handler has returned, at a stub, whose result is

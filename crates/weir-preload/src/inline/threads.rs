@@ -77,10 +77,7 @@ unsafe fn pin_given_stack(attr: *const libc::pthread_attr_t) -> u32 {
     // libc's control block and the first frames: what is below has an alternate stack beside it. Also where
     // threads serve faults: when a thread ends the kernel writes to its control block, and then waits for
     // nobody.
-    let signals = thread::block_signals();
-    let pins = e.pin_range(at as usize + len - len.min(TOP_BYTES), len.min(TOP_BYTES));
-    thread::restore_signals(signals);
-    pins
+    thread::with_signals_blocked(|| e.pin_range(at as usize + len - len.min(TOP_BYTES), len.min(TOP_BYTES)))
 }
 
 extern "C" fn enter(begin: *mut c_void) -> *mut c_void {
