@@ -1,7 +1,7 @@
 //! Calls whose buffers exceed what one call may pin: the transfers among them are made in pieces.
 
-use super::read_own;
-use crate::sys::syscall_raw;
+use super::table::word;
+use crate::sys::{Errno, syscall_raw};
 
 /// One piece of a transfer: a plain call.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,14 @@ pub struct Piece {
     pub last: bool,
 }
 
+impl Piece {
+    /// Makes it end earlier.
+    pub fn cut(&mut self, len: usize) {
+        let at = if self.nr == libc::SYS_getrandom as usize { 1 } else { 2 };
+        (self.len, self.args[at]) = (len, len);
+    }
+}
+
 /// How a transfer is told where in the file it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
@@ -24,6 +32,25 @@ enum At {
     /// At an offset: argument of the call.
     Offset(usize),
 }
+
+/// `struct iovec`: address and bytes.
+const ELEMENT_BYTES: usize = 16;
+/// Elements that are read at a time: the stack may be a signal's.
+const AT_ONCE: usize = 16;
+
+/// The element of a list that a transfer has come to, and those that were read with it.
+#[derive(Debug, Default)]
+struct Place {
+    index: usize,
+    /// Bytes in the elements before it.
+    before: usize,
+    elements: [[u8; ELEMENT_BYTES]; AT_ONCE],
+    /// Which elements these are: the first, and one past the last.
+    read: (usize, usize),
+}
+
+/// Copies the program's memory: the table of buffers, which may be out.
+pub type Read<'a> = &'a mut dyn FnMut(usize, &mut [u8]) -> Result<(), Errno>;
 
 /// The pieces of a call.
 #[derive(Debug)]
@@ -34,6 +61,7 @@ pub struct Parts {
     at: At,
     /// Elements of a list of buffers; 0: one buffer.
     list: usize,
+    place: Place,
     /// It reads from something that can make a reader wait: not a file on a disk.
     waits: bool,
 }
@@ -59,7 +87,7 @@ impl Parts {
         let plain = usize::try_from(plain).ok();
         let list = if is_list { args[2].clamp(1, 1024) } else { 0 };
         let waits = reads && !is_on_disk(args[0]);
-        Parts { args: *args, plain, at, list, waits }
+        Parts { args: *args, plain, at, list, place: Place::default(), waits }
     }
 
     /// Whether the call is a transfer.
@@ -67,17 +95,18 @@ impl Parts {
         self.plain.is_some()
     }
 
-    /// The piece that begins `done` bytes into the transfer, at most `most` bytes; `None` at its end.
-    pub fn next(&mut self, done: usize, most: usize) -> Option<Piece> {
-        let nr = self.plain?;
+    /// The piece that begins `done` bytes into the transfer, no less than those of the piece before, at most
+    /// `most` bytes; `None` at its end. Errors are those of `read`.
+    pub fn next(&mut self, done: usize, most: usize, read: Read<'_>) -> Result<Option<Piece>, Errno> {
+        let Some(nr) = self.plain else { return Ok(None) };
         let random = nr == libc::SYS_getrandom as usize;
         let (buffer, length) = if random { (0, 1) } else { (1, 2) };
         let (addr, len) = match self.list {
             0 => (self.args[buffer].wrapping_add(done), self.args[length].saturating_sub(done)),
-            n => self.element(n, done)?,
+            n => self.element(n, done, read)?,
         };
         if len == 0 && (done > 0 || self.list > 0) {
-            return None;
+            return Ok(None);
         }
         let len = len.min(most);
         let mut args = self.args;
@@ -88,24 +117,35 @@ impl Parts {
         if let At::Offset(i) = self.at {
             args[i] = self.args[i].wrapping_add(done);
         }
-        Some(Piece { nr, args, addr, len, last: self.waits && !random })
+        Ok(Some(Piece { nr, args, addr, len, last: self.waits && !random }))
     }
 
-    /// The buffer that holds byte `done` of a list, from that byte on.
-    fn element(&self, n: usize, done: usize) -> Option<(usize, usize)> {
-        let mut before = 0usize;
-        for i in 0..n {
-            let mut pair = [0u8; 16];
-            read_own(self.args[1].wrapping_add(i * 16), &mut pair).ok()?;
-            let word = |at: usize| pair[at..at + 8].try_into().map_or(0, usize::from_ne_bytes);
-            let (base, len) = (word(0), word(8));
-            if done < before.saturating_add(len) {
-                let skip = done - before;
-                return Some((base.wrapping_add(skip), len - skip));
+    /// The buffer that holds byte `done` of a list, from that byte on; no bytes at the list's end.
+    fn element(&mut self, n: usize, done: usize, read: Read<'_>) -> Result<(usize, usize), Errno> {
+        while self.place.index < n {
+            let (base, len) = self.at_place(n, read)?;
+            let end = self.place.before.saturating_add(len);
+            if done < end {
+                let skip = done - self.place.before;
+                return Ok((base.wrapping_add(skip), len - skip));
             }
-            before = before.saturating_add(len);
+            self.place.before = end;
+            self.place.index += 1;
         }
-        None
+        Ok((0, 0))
+    }
+
+    /// The element that the transfer has come to.
+    fn at_place(&mut self, n: usize, read: Read<'_>) -> Result<(usize, usize), Errno> {
+        let Place { index, elements, read: known, .. } = &mut self.place;
+        if *index >= known.1 {
+            let more = (n - *index).min(AT_ONCE);
+            let at = self.args[1].wrapping_add(*index * ELEMENT_BYTES);
+            read(at, elements[..more].as_flattened_mut())?;
+            *known = (*index, *index + more);
+        }
+        let [base, len] = [0, 8].map(|at| word(&elements[*index - known.0], at));
+        Ok((base, len))
     }
 }
 
@@ -127,12 +167,13 @@ pub fn make(piece: &Piece) -> isize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::read_own;
     use super::*;
 
     fn pieces(nr: libc::c_long, args: [usize; 6], most: usize, total: usize) -> Vec<(usize, usize, usize)> {
         let mut parts = Parts::of(nr as usize, &args);
         let (mut done, mut seen) = (0, Vec::new());
-        while let Some(p) = parts.next(done, most) {
+        while let Some(p) = parts.next(done, most, &mut read_own).unwrap() {
             seen.push((p.addr, p.len, p.args[3]));
             done += p.len;
             assert!(done <= total);
@@ -162,13 +203,36 @@ mod tests {
     }
 
     #[test]
+    fn long_lists_are_read_once_and_what_cannot_be_read_is_an_error() {
+        let list: Vec<[usize; 2]> = (0..1000).map(|i| [i << 20, i % 7]).collect();
+        let at = list.as_ptr() as usize;
+        let mut parts = Parts::of(libc::SYS_writev as usize, &[1, at, 1000, 0, 0, 0]);
+        let (mut done, mut copied, mut seen) = (0, 0, Vec::new());
+        let mut read = |from, out: &mut [u8]| {
+            copied += out.len();
+            read_own(from, out)
+        };
+        while let Some(mut p) = parts.next(done, 5, &mut read).unwrap() {
+            p.cut(p.len.min(4));
+            assert_eq!((p.args[1], p.args[2]), (p.addr, p.len));
+            seen.push((p.addr >> 20, p.len));
+            done += p.len;
+        }
+        let wanted = (0..1000usize).flat_map(|i| [(i, (i % 7).min(4)), (i, (i % 7).saturating_sub(4))]);
+        assert_eq!(seen, wanted.filter(|(_, len)| *len > 0).collect::<Vec<_>>());
+        assert_eq!(copied, 16_000);
+        let mut parts = Parts::of(libc::SYS_writev as usize, &[1, 4096, 3, 0, 0, 0]);
+        assert_eq!(parts.next(0, 5, &mut read_own).unwrap_err(), Errno::EFAULT);
+    }
+
+    #[test]
     fn what_is_not_a_transfer_has_no_pieces_and_readers_of_pipes_wait_for_one_only() {
         assert!(!Parts::of(libc::SYS_sendmsg as usize, &[0; 6]).known());
         let mut ends = [0; 2];
         // SAFETY: a live array.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
         let mut parts = Parts::of(libc::SYS_read as usize, &[ends[0] as usize, 100, 50, 0, 0, 0]);
-        assert!(parts.next(0, 10).unwrap().last);
+        assert!(parts.next(0, 10, &mut read_own).unwrap().unwrap().last);
         ends.into_iter().for_each(crate::sys::close);
     }
 }

@@ -10,6 +10,7 @@ mod rows;
 mod tests;
 mod walk;
 
+pub(super) use walk::word;
 pub use walk::{Caller, Known, visit, visit_exec};
 
 use rows::ROWS;

@@ -13,7 +13,7 @@ use crate::reclaim::compress::Bench;
 use crate::stats;
 use crate::sync::Ordering;
 use weir_os::gate::area::Area;
-use weir_os::gate::pieces::Parts;
+use weir_os::gate::pieces::{Parts, Piece};
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{Caller, Known, visit, visit_exec};
 use weir_os::gate::{filter, read_staying};
@@ -102,10 +102,15 @@ impl Engine<KernelPager> {
         let mut done = 0;
         let mut parts = Parts::of(call.nr, &call.args);
         loop {
-            let Some(piece) = parts.next(done, self.share_of_a_call()) else {
-                return if parts.known() { done as isize } else { -(Errno::ENOMEM.0 as isize) };
+            let next = parts.next(done, self.share_of_a_call(), &mut |at, out| self.read_pinned(at, out));
+            let mut piece = match next {
+                Ok(Some(piece)) => piece,
+                Ok(None) if parts.known() => return done as isize,
+                Ok(None) => return -(Errno::ENOMEM.0 as isize),
+                Err(_) if done > 0 => return done as isize,
+                Err(e) => return -(e.0 as isize),
             };
-            let chain = self.pin_range(piece.addr, piece.len);
+            let chain = self.pin_piece(&mut piece);
             let before = signal::change_mask(SIG_SETMASK, Some(mask));
             let r = weir_os::gate::pieces::make(&piece);
             let _ = before.and_then(|m| signal::change_mask(SIG_SETMASK, Some(m)));
@@ -118,6 +123,27 @@ impl Engine<KernelPager> {
                 return done as isize;
             }
         }
+    }
+
+    /// Copies what may be out: between the pieces of a transfer its table has no pins.
+    fn read_pinned(&self, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+        let chain = if self.touches(addr, out.len()) { self.pin_range(addr, out.len()) } else { 0 };
+        let read = weir_os::gate::read_own(addr, out);
+        self.unpin_range(chain);
+        read
+    }
+
+    /// Pins a piece and brings it in, or as much of it as there are pins for: then it becomes as short.
+    fn pin_piece(&self, piece: &mut Piece) -> u32 {
+        let mut pinned = piece.len;
+        let chain = self.pin_with(|pins| {
+            _ = pins.pin(piece.addr, piece.len);
+            if pins.short && pins.chain != 0 {
+                pinned = self.addr_of(pins.last.1) - piece.addr;
+            }
+        });
+        piece.cut(pinned.min(piece.len));
+        chain
     }
 
     /// Bytes that one more call may pin.
@@ -183,7 +209,8 @@ impl Engine<KernelPager> {
     fn pin_with(&self, mut f: impl FnMut(&mut CallPins<'_>)) -> u32 {
         let mut chain = 0;
         self.at_desk(|_, bench| {
-            let left = (self.core.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(1);
+            // What is small, and lies across a border of pages, finds room in any case.
+            let left = (self.core.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(2);
             let mut pins = CallPins::new(self, bench, left, None);
             f(&mut pins);
             chain = pins.chain;

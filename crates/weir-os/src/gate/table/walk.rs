@@ -75,7 +75,7 @@ pub(super) struct Walk<'a, C: Caller> {
 }
 
 /// The word of 8, 4 or 2 bytes at `at`; 0 when `bytes` is too short.
-pub(super) fn word(bytes: &[u8], at: usize) -> usize {
+pub(in crate::gate) fn word(bytes: &[u8], at: usize) -> usize {
     let eight = bytes.get(at..at.saturating_add(8)).and_then(|part| part.try_into().ok());
     eight.map_or(0, |eight| u64::from_ne_bytes(eight) as usize)
 }
