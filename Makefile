@@ -23,6 +23,7 @@ test: ## run every suite; the last line counts them
 	cargo run -q -p xtask -- test
 
 bench: build ## measure against the kernel's own swap (SCENARIO=... for one)
+	cargo build --release -p weir-bench
 	$(WEIR_BIN) bench $(SCENARIO)
 
 build: ## build the release binaries into target/release

@@ -22,6 +22,8 @@ from redis_client import Redis
 from run import WEIR, human, size
 from sampler import AnonSampler
 
+# Beside `weir`; `make bench` builds it.
+BENCH = WEIR.with_name("weir-bench")
 DEADLINE_S = 900
 
 
@@ -37,8 +39,9 @@ class Failed(Exception):
 @contextlib.contextmanager
 def work_folder():
     """A folder that everything is written to, removed in the end; its own processes are ended with it."""
-    if not os.access(WEIR, os.X_OK):
-        sys.exit(f"{WEIR} not found: run `make build` or set WEIR_BIN")
+    for binary, target in ((WEIR, "build"), (BENCH, "bench")):
+        if not os.access(binary, os.X_OK):
+            sys.exit(f"{binary} not found: run `make {target}` or set WEIR_BIN")
     processes.take_charge()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="weir-bench-"))
     try:
@@ -76,7 +79,7 @@ def statistics_of(folder):
 def kernel(limit, swap, folder):
     """What stands before a program under the kernel's zram and a memory limit; needs root."""
     sizes = ["--limit", str(limit), "--swap", str(swap)]
-    return [str(WEIR), "__kernel-side", *sizes, "--report", str(folder / "kernel.json"), "--"]
+    return [str(BENCH), "__kernel-side", *sizes, "--report", str(folder / "kernel.json"), "--"]
 
 
 def kernel_report(folder):

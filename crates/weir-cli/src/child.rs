@@ -1,16 +1,17 @@
 //! Measured programs run as children, so that the process that has to clean up is never the one that is
 //! starved of memory.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::EXIT_OWN_FAILURE;
-use crate::cli::InCgroupArgs;
+use crate::exit::OWN_FAILURE;
 use crate::interrupt::interrupted;
 
 /// How often a waiting parent looks at the child, the clock and the interrupt flag.
@@ -91,15 +92,25 @@ pub fn run(
     Ok(Finished { stdout, elapsed })
 }
 
+/// `weir __in-cgroup`
+#[derive(Debug, clap::Args)]
+pub struct InCgroupArgs {
+    /// `cgroup.procs` of the group
+    pub procs: PathBuf,
+    /// The program to become
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
 /// `weir __in-cgroup PROCS PROGRAM...`: joins the group, then becomes the program, so that not one page of it
 /// is charged elsewhere.
 pub fn enter_cgroup_and_exec(args: &InCgroupArgs) -> ExitCode {
-    let Some((program, rest)) = args.command.split_first() else { return ExitCode::from(EXIT_OWN_FAILURE) };
+    let Some((program, rest)) = args.command.split_first() else { return ExitCode::from(OWN_FAILURE) };
     if let Err(e) = std::fs::write(&args.procs, std::process::id().to_string()) {
         eprintln!("weir: cannot enter the control group {}: {e}", args.procs.display());
-        return ExitCode::from(EXIT_OWN_FAILURE);
+        return ExitCode::from(OWN_FAILURE);
     }
     let error = Command::new(program).args(rest).exec();
     eprintln!("weir: {}: {error}", program.display());
-    ExitCode::from(EXIT_OWN_FAILURE)
+    ExitCode::from(OWN_FAILURE)
 }

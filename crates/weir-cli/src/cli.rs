@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use weir::config::OPTIONS;
-use weir_os::probe::FaultMode;
+use weir_cli::child::InCgroupArgs;
 
 use crate::settings::default_of;
 
@@ -41,15 +40,15 @@ pub enum Command {
     /// Print the manual page
     #[command(hide = true)]
     Man,
-    /// A plain program to measure: fills memory and reads it back
-    #[command(name = "__workload", hide = true)]
-    Workload(WorkloadArgs),
+    /// The program that the demo measures
+    #[command(name = "__demo", hide = true)]
+    DemoJob {
+        /// Bytes of its table
+        bytes: usize,
+    },
     /// Enter a control group, then become another program
     #[command(name = "__in-cgroup", hide = true)]
     InCgroup(InCgroupArgs),
-    /// Run a program under the kernel's own swap and a memory limit
-    #[command(name = "__kernel-side", hide = true)]
-    KernelSide(KernelSideArgs),
 }
 
 /// `weir run`
@@ -153,330 +152,13 @@ pub struct DemoArgs {
     pub no_rival: bool,
 }
 
-/// `weir bench`
+/// `weir bench`: all of it is for `weir-bench`, its help too.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 pub struct BenchArgs {
-    /// Draw the result as SVG files in this folder
-    #[arg(long, value_name = "DIR", global = true)]
-    pub plot: Option<PathBuf>,
-    /// What to measure.
-    #[command(subcommand)]
-    pub scenario: Scenario,
-}
-
-/// What `weir bench` measures.
-#[derive(Debug, Subcommand)]
-pub enum Scenario {
-    /// Compressed pool: fill, sequential and random access to twice the RAM limit
-    Pool(PoolArgs),
-    /// Compressed pool: random reads by 1 to 16 threads, and a model of more processors
-    Scaling(ScalingArgs),
-    /// Swap file: fill, sequential and random access to twice the RAM limit, most of it on disk
-    Swap(SwapArgs),
-    /// A numpy program: fill, sort and scan of an array, three times its size at the peak
-    Numpy(NumpyArgs),
-    /// System-call gate of inline faults: what a call costs, past it and through it
-    Gate(GateArgs),
-    /// Replacement policies replayed from traces: what each misses
-    Policy(PolicyArgs),
-    /// Codecs on pages of real programs: bytes a page, time to compress and to expand
-    Codec(CodecArgs),
-    /// The experiments of the reports that Weir was founded on
-    Founding(FoundingArgs),
-}
-
-/// Options that all scenarios share.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct CommonBenchArgs {
-    /// Exact values of all runs as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// How often each side runs; medians are shown [default: 3, with --quick 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub runs: Option<u32>,
-    /// Smaller data: a smoke test, not a measurement
-    #[arg(long)]
-    pub quick: bool,
-    /// Measure the kernel's own swap and the plain program only
-    #[arg(long)]
-    pub rival_only: bool,
-    /// Measure Weir and the plain program only
-    #[arg(long, conflicts_with = "rival_only")]
-    pub no_rival: bool,
-}
-
-impl CommonBenchArgs {
-    /// How often each side runs.
-    pub fn runs(&self) -> u32 {
-        self.runs.unwrap_or(if self.quick { 1 } else { 3 })
-    }
-}
-
-/// `weir bench pool`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Weir runs once with faults resolved in the faulting thread (inline) and once with a thread that \
-    serves them, each beside the kernel's swap on compressed RAM, with as much RAM as that took. A gain is how many \
-    times better Weir is than the kernel; the target is the gain wanted. Modes that this machine refuses are left \
-    out, see weir doctor."
-)]
-pub struct PoolArgs {
-    /// Options of all scenarios.
-    #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side; the data is twice this [default: 256M, with --quick 64M]
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per random-access row [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Measure Weir in one mode only: inline or thread [default: both]
-    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
-    pub faults: Option<FaultMode>,
-}
-
-/// `weir bench scaling`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Random reads of twice as much data as the limit, by 1, 2, 4, 8 and 16 threads: under Weir in both modes of faults, and under \
-    the kernel's swap on compressed RAM, with as much RAM as that took. From what the inline runs count and time it is then computed what more \
-    processors would give; that part of the output is no measurement, and says so."
-)]
-pub struct ScalingArgs {
-    /// Options of all scenarios.
-    #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side; the data is twice this [default: 128M, with --quick 32M]
-    #[arg(long, visible_alias = "memory", value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per measurement [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Measure Weir in one mode only: inline or thread [default: both]
-    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
-    pub faults: Option<FaultMode>,
-}
-
-fn fault_mode(text: &str) -> Result<FaultMode, String> {
-    let found = FaultMode::ALL.into_iter().find(|mode| mode.name() == text);
-    found.ok_or_else(|| "expected inline or thread".to_owned())
-}
-
-/// `weir bench swap`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "The kernel swaps to a file under the RAM limit, with page-cluster 3, once as it is and once behind \
-    zswap; its disk is first said to be no spinning one. Weir has a budget of exactly that limit and a small pool, and \
-    once more as much RAM as zswap took and a pool of any size. A gain is how many times better Weir is than the \
-    kernel; the target is the gain wanted. Other settings of weir run are taken from WEIR_* variables."
-)]
-pub struct SwapArgs {
-    /// Options of all scenarios.
-    #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side and budget of Weir's; the data is twice this [default: 256M, with
-    /// --quick 64M]
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per random-access row [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// How Weir serves faults: inline or thread [default: what weir run takes]
-    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
-    pub faults: Option<FaultMode>,
-    /// Options about the disk.
-    #[command(flatten)]
-    pub disk: DiskArgs,
-}
-
-/// Where and how the scenarios with a swap file swap.
-#[derive(Clone, Debug, Args)]
-pub struct DiskArgs {
-    /// Folder of the swap files of all sides
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    pub dir: PathBuf,
-    /// Largest share of Weir's budget that compressed pages may take, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub pool_max: Option<u8>,
-}
-
-/// `weir bench founding`
-#[derive(Debug, Args)]
-pub struct FoundingArgs {
-    /// Which one.
-    #[command(subcommand)]
-    pub experiment: Experiment,
-}
-
-/// The experiments.
-#[derive(Debug, Subcommand)]
-pub enum Experiment {
-    /// Swap-out batching: slots and pages in batches against one by one, to a swap file and to the pool, 1
-    /// and 16 threads
-    F1(FoundingRunArgs),
-    /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads
-    F3(FoundingRunArgs),
-    /// Compressed cache: none, writeback, writethrough and adaptive, with data of 75 to 175 % of the RAM
-    F4(FoundingRunArgs),
-    /// Page order in the allocator: frames in order against shuffled ones, 1 to 64 sequential readers
-    F5(FoundingRunArgs),
-}
-
-/// `weir bench founding f1`, `f3`, `f4` and `f5`
-#[derive(Debug, Args)]
-pub struct FoundingRunArgs {
-    /// Options of all scenarios.
-    #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM: Weir's budget and the kernel's limit [default: 128M, with --quick 32M]
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per measurement [default: 3, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Options about the disk.
-    #[command(flatten)]
-    pub disk: DiskArgs,
-}
-
-/// `weir bench gate`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Each call is made in a loop, natively and under Weir with inline faults, in turn. Calls whose \
-    buffers lie outside managed memory pass a filter in the kernel; those with a buffer in managed memory (here: \
-    resident) have it held in place while the call is made: by libc's functions, which Weir wraps, or, past libc, after a trap. The price is what Weir adds to a \
-    call. Needs no root."
-)]
-pub struct GateArgs {
-    /// Exact values of all runs as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// How often each side runs; medians are shown [default: 5, with --quick 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub runs: Option<u32>,
-    /// Shorter loops: a smoke test, not a measurement
-    #[arg(long)]
-    pub quick: bool,
-    /// Calls per loop [default: 200000, with --quick 20000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
-    pub calls: Option<u64>,
-}
-
-/// `weir bench policy`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Each trace is a list of accesses to pages. Weir's replacement, the engine's own code with a model of what happens to \
-    a victim's pages, is replayed beside FIFO, CLOCK, LRU, SIEVE, S3-FIFO and the optimum that knows the future. Nothing is timed."
-)]
-pub struct PolicyArgs {
-    /// Exact values as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Fewer frames, shorter traces
-    #[arg(long)]
-    pub quick: bool,
-    /// Frames, of 4 KiB [default: 32768, with --quick 4096]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=1 << 22))]
-    pub frames: Option<u32>,
-    /// A trace instead of those made by rule: a page number, or 0x and an address, at the start of each line;
-    /// may be repeated
-    #[arg(long, value_name = "FILE")]
-    pub trace: Vec<PathBuf>,
-}
-
-/// `weir bench codec`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "The pages are memory of Python processes that are started for it, arrays, text and programs of this machine, a \
-    database, and bytes by rule. The engine's choice is made by the engine's own code. Needs no root."
-)]
-pub struct CodecArgs {
-    /// Exact values as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// How often each way is measured; medians are shown [default: 5, with --quick 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub runs: Option<u32>,
-    /// Smaller sets: a smoke test, not a measurement
-    #[arg(long)]
-    pub quick: bool,
-    /// A file's pages instead of the sets that are made; may be repeated
-    #[arg(long, value_name = "FILE")]
-    pub file: Vec<PathBuf>,
-    /// Python interpreter whose memory is looked at
-    #[arg(long, value_name = "PATH", default_value = "python3")]
-    pub python: PathBuf,
-}
-
-/// `weir bench numpy`
-#[derive(Debug, Args)]
-pub struct NumpyArgs {
-    /// Options of all scenarios.
-    #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side [default: 300M, with --quick 75M]
-    #[arg(long, value_name = "SIZE")]
-    pub limit: Option<String>,
-    /// Bytes of the array [default: 512M, with --quick 128M]
-    #[arg(long, value_name = "SIZE")]
-    pub array: Option<String>,
-    /// Python interpreter with numpy
-    #[arg(long, value_name = "PATH", default_value = "python3")]
-    pub python: PathBuf,
-}
-
-/// `weir __workload`
-#[derive(Debug, Args)]
-pub struct WorkloadArgs {
-    /// Phases: fill, seqread, randread, randwords, randwrite, sweep, zipf (each with @THREADS), or demo, gate
-    /// or graph alone; comma-separated
-    #[arg(value_delimiter = ',')]
-    pub phases: Vec<String>,
-    /// Bytes of data
-    #[arg(long, value_name = "SIZE", default_value = "64M")]
-    pub bytes: String,
-    /// Length of a random-access phase
-    #[arg(long, default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Time that graph runs before it is measured, as often as --seconds
-    #[arg(long, default_value_t = 1)]
-    pub settle: u32,
-    /// Passes of seqread
-    #[arg(long, default_value_t = 2)]
-    pub passes: u32,
-    /// Calls per loop of gate
-    #[arg(long, default_value_t = 1000)]
-    pub calls: u64,
-}
-
-/// `weir __kernel-side`
-#[derive(Debug, Args)]
-pub struct KernelSideArgs {
-    /// RAM that the program may use, beside what zram takes
-    #[arg(long, value_name = "SIZE")]
-    pub limit: String,
-    /// Size of the swap area
-    #[arg(long, value_name = "SIZE")]
-    pub swap: String,
-    /// After so many seconds the program is killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    pub deadline: u64,
-    /// File for what was found, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub report: PathBuf,
-    /// The program
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub command: Vec<OsString>,
-}
-
-/// `weir __in-cgroup`
-#[derive(Debug, Args)]
-pub struct InCgroupArgs {
-    /// `cgroup.procs` of the group
-    pub procs: PathBuf,
-    /// The program to become
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub command: Vec<OsString>,
+    /// What `weir-bench` is asked for
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
 }
 
 #[cfg(test)]

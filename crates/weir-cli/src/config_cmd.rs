@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use weir::config::OPTIONS;
+use weir_cli::term;
 
 use crate::cli::{ConfigArgs, SettingFlags};
 use crate::settings::Layers;
-use crate::term;
 
 /// Prints every setting.
 pub fn config(args: &ConfigArgs) -> anyhow::Result<ExitCode> {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
+use weir_cli::compare::numbers::{Random, mix};
+use weir_cli::compare::rival::{Area, Rival};
+use weir_cli::compare::sides::{Job, Outcome, weir_missing};
+use weir_cli::{interrupt, term};
 use weir_os::host::AnonymousWords;
 use weir_os::probe;
 
-use crate::bench::rival::{Area, Rival};
-use crate::bench::sides::{Job, Outcome, weir_missing};
-use crate::bench::workload::{Random, mix};
 use crate::cli::DemoArgs;
-use crate::{interrupt, term};
 
 const ROW_WORDS: usize = 16;
 const ROW_BYTES: usize = ROW_WORDS * 8;
@@ -54,8 +54,14 @@ fn text_of(key: u64) -> [u64; TEXT_WORDS] {
     std::array::from_fn(|i| u64::from_le_bytes(std::array::from_fn(|b| text[i * 8 + b])))
 }
 
-/// The program that is measured (`weir __workload demo`): fill, sort, scan, look up.
-pub fn workload(bytes: usize) -> anyhow::Result<Value> {
+/// The program that is measured (`weir __demo BYTES`).
+pub fn job(bytes: usize) -> anyhow::Result<ExitCode> {
+    term::print(&format!("{}\n", workload(bytes)?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Fill, sort, scan, look up.
+fn workload(bytes: usize) -> anyhow::Result<Value> {
     let rows = bytes / ROW_BYTES;
     ensure!(rows > 0 && rows < 1 << 32, "between 1 row and 2^32 rows");
     let mut memory = AnonymousWords::new(rows * ROW_BYTES)?;
@@ -127,7 +133,7 @@ pub fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         format_size(total)
     ));
     let expected = format!("{:016x}", expected_checksum(rows));
-    let job = Job::workload(&["demo", "--bytes", &data.to_string()], DEADLINE)?;
+    let job = Job::own("__demo", &[&data.to_string()], DEADLINE)?;
 
     let mut note = None;
     let rival = match args.no_rival {
@@ -167,7 +173,7 @@ fn run_rival(job: &Job, total: u64, data: u64) -> anyhow::Result<(Outcome, u64)>
 }
 
 fn table(sides: &[(&str, &Outcome, u64)]) -> String {
-    use crate::bench::table::{render, short};
+    use weir_cli::compare::table::{render, short};
     let rows: Vec<Vec<String>> = sides
         .iter()
         .map(|(name, outcome, ram)| {

@@ -6,14 +6,16 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use weir::config::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, format_size};
+use weir_cli::exit::FAILURE;
+use weir_cli::preload;
+use weir_cli::term::{self, Colour};
 use weir_os::probe::{self, FaultMode, Probe, ThpMode, Tried};
 use weir_os::swapfile::Space;
 
 use crate::cli::{JsonArgs, SettingFlags};
 use crate::run::USERFAULTFD_FIXES;
 use crate::settings::Layers;
-use crate::term::{self, Colour};
-use crate::{EXIT_FAILURE, preload, swapfile};
+use crate::swapfile;
 
 /// Linux kernel that first had `UFFDIO_MOVE`.
 const KERNEL_WITH_MOVE: (u32, u32) = (6, 8);
@@ -62,7 +64,7 @@ pub fn doctor(args: &JsonArgs) -> anyhow::Result<ExitCode> {
         lines(&checks)
     };
     term::print(&text)?;
-    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILURE) })
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) })
 }
 
 fn lines(checks: &[Check]) -> String {

@@ -8,12 +8,14 @@ use std::process::{Command, ExitCode};
 
 use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting};
 use weir::engine::place;
+use weir_cli::exit::OWN_FAILURE;
+use weir_cli::preload;
 use weir_os::probe::{self, Errno, InlineFaults, InlineObstacle};
 
 use crate::cli::RunArgs;
 use crate::elf::{self, Program};
 use crate::settings::Layers;
-use crate::{EXIT_OWN_FAILURE, preload, swapfile};
+use crate::swapfile;
 
 /// Exit status when the program exists but cannot be executed, as of `env` and shells.
 const EXIT_NOT_EXECUTABLE: u8 = 126;
@@ -28,7 +30,7 @@ struct Failure {
 }
 
 fn own(message: impl Into<String>) -> Failure {
-    Failure { status: EXIT_OWN_FAILURE, message: message.into() }
+    Failure { status: OWN_FAILURE, message: message.into() }
 }
 
 /// Becomes the program; returns only when that fails.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, assert_fails, stderr, stdout, weir, weir_with};
+use common::{Folder, assert_fails, binary as weir, binary_with as weir_with, stderr, stdout};
 
 fn shown(output: &std::process::Output, option: &str) -> Vec<String> {
     let text = stdout(output);

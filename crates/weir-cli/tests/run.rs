@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Folder, assert_fails, stderr, stdout, weir, weir_with};
+use common::{Folder, assert_fails, binary as weir, binary_with as weir_with, stderr, stdout};
 
 const HELLO: &str = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 0; }\n";
 

@@ -1,8 +1,10 @@
-//! What the tests of the `weir` binary share: the binary, a clean environment, and a stand-in for the
+//! What the tests of `weir` and `weir-bench` share: the binary, a clean environment, and stand-ins for the
 //! library.
 
 #![allow(dead_code)] // every test file uses a part of it
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,9 +15,14 @@ pub struct Folder(pub PathBuf);
 impl Folder {
     /// A fresh empty folder.
     pub fn new() -> Folder {
+        Folder::within(std::env::temp_dir())
+    }
+
+    /// A fresh empty folder in this one.
+    pub fn within(parent: impl AsRef<Path>) -> Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("weir-cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let path = parent.as_ref().join(name);
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
@@ -25,6 +32,13 @@ impl Folder {
         let path = self.0.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Writes a shell script into it.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file(name, &format!("#!/bin/sh\n{text}\n"));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         path
     }
 
@@ -62,9 +76,11 @@ impl Drop for Folder {
     }
 }
 
-/// The binary, in an environment without any setting of the machine that runs the tests.
-pub fn weir(home: &Folder) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+/// The binary under test, `weir` or `weir-bench`, in an environment without any setting of the machine that
+/// runs the tests.
+pub fn binary(home: &Folder) -> Command {
+    let path = option_env!("CARGO_BIN_EXE_weir").or(option_env!("CARGO_BIN_EXE_weir-bench"));
+    let mut command = Command::new(path.expect("cargo names the binary of a test"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WEIR_") {
             command.env_remove(name);
@@ -79,8 +95,8 @@ pub fn weir(home: &Folder) -> Command {
 }
 
 /// The binary with a library.
-pub fn weir_with(home: &Folder, library: &Path) -> Command {
-    let mut command = weir(home);
+pub fn binary_with(home: &Folder, library: &Path) -> Command {
+    let mut command = binary(home);
     command.env("WEIR_PRELOAD", library);
     command
 }
@@ -88,6 +104,12 @@ pub fn weir_with(home: &Folder, library: &Path) -> Command {
 /// Output as text.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The JSON that a command printed.
+pub fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|e| panic!("{e}: {} {}", stdout(output), stderr(output)))
 }
 
 /// Messages as text.
