@@ -7,6 +7,7 @@
 //! allocator moves the same break. `sbrk(0)` gives the break that the next call continues. `brk` goes by its
 //! address: within the reservation it moves the managed break, elsewhere the kernel's.
 
+use crate::demand;
 use crate::heap::FutexLock;
 use crate::libc_next::{__sbrk, Next, set_errno};
 use crate::state::{self, Weir};
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
 
 /// The engine if it runs, or comes to run because of so many bytes.
 fn engine(bytes: usize) -> Option<&'static Weir> {
-    if bytes > 0 { state::note_request(bytes) } else { state::running() }
+    if bytes > 0 { demand::note_request(bytes) } else { state::running() }
 }
 
 /// Makes the reservation if there is none: as large as may be had. Under the lock.

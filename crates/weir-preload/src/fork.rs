@@ -5,8 +5,10 @@
 //! libc itself walks its list of open streams in the child before it runs any handler. Those
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
+use crate::inline::child;
+use crate::inline::ours::{OURS, taken};
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{arena, brk, exit, heap, kept, shm, state};
+use crate::{arena, brk, exit, heap, kept, shm, state, threads};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use weir::engine::threads::{fatal, say};
@@ -156,7 +158,7 @@ fn prepare_with(used: &[usize]) {
 /// A handler of the program's that ran while the gate is closed by its own thread would wait for itself.
 /// Faults must come, since jemalloc's locks lie in managed memory whose pages may be out.
 fn block_signals() -> u64 {
-    thread::block_signals_but(if crate::inline::taken() { crate::inline::OURS } else { 0 })
+    thread::block_signals_but(if taken() { OURS } else { 0 })
 }
 
 /// Locks that threads hold while they enter the gate.
@@ -408,7 +410,7 @@ fn end_in_child(streams: bool) {
 /// releases jemalloc's locks, which lie in managed memory.
 fn in_child() -> Option<u64> {
     if !CLOSED.swap(false, Ordering::Relaxed) {
-        crate::inline::forked(); // the signals are Weir's before there is an engine
+        child::forked(); // the signals are Weir's before there is an engine
         return None;
     }
     heap::unlock_after_fork();
@@ -416,8 +418,8 @@ fn in_child() -> Option<u64> {
     exit::forked();
     if let Some(engine) = state::engine() {
         engine.fork_child();
-        crate::inline::forked();
-        state::restart_threads();
+        child::forked();
+        threads::start_again();
     }
     Some(MASK.load(Ordering::Relaxed))
 }

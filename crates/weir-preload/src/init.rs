@@ -1,6 +1,6 @@
 //! The constructor: reads the environment before anybody else runs.
 
-use crate::{exit, fork, inline, state};
+use crate::{arena, demand, exit, family, fork, inline, kept, start, state};
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
 use weir::config::{Faults, Fork, Settings};
@@ -19,12 +19,14 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         // A dead engine thread would hang the program for ever: say why and end it.
         weir::engine::threads::fatal(format_args!("engine bug: {info}"));
     }));
-    inline::prepare();
-    crate::arena::prepare();
-    crate::kept::prepare();
+    inline::tables::prepare();
+    arena::prepare();
+    kept::prepare();
+    demand::prepare(start::start);
     let lookup = |name: &str| lookup(envp, name);
     if lookup("WEIR_DISABLE").is_some_and(|v| v == "1") || lookup("WEIR_MEMORY").is_none() {
-        state::configure(None);
+        state::set_off();
+        family::hand_over();
         return;
     }
     match Settings::from_env(lookup) {
@@ -33,7 +35,7 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
             take_over(&s);
-            state::configure(Some(s));
+            state::set_settings(s);
         }
         Err(e) => {
             say(format_args!("{e}"));
@@ -48,7 +50,7 @@ fn take_over(s: &Settings) {
     if s.faults == Faults::Thread && !past {
         return;
     }
-    if inline::take_signals().is_err() && (s.faults == Faults::Inline || past) {
+    if inline::handlers::take_signals().is_err() && (s.faults == Faults::Inline || past) {
         say(format_args!("SIGBUS and SIGSYS cannot be taken over"));
         weir_os::sys::exit_group(125);
     }

@@ -10,6 +10,7 @@
 
 mod arena;
 mod brk;
+mod demand;
 mod exit;
 mod family;
 mod fds;
@@ -25,5 +26,6 @@ mod map;
 mod rights;
 mod shm;
 mod splice;
+mod start;
 mod state;
 mod threads;

@@ -5,12 +5,12 @@
 //! stays libc's: they touch it with signals blocked, and in a forked child before its memory is watched. A
 //! block's address tells whose it is.
 
-use crate::arena;
 use crate::libc_next::{
     __libc_calloc, __libc_free, __libc_malloc, __libc_memalign, __libc_realloc, LIBC_CODE, Next, errno,
     set_errno,
 };
 use crate::state::{self, Weir};
+use crate::{arena, demand};
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 use weir::engine::remap::Place;
@@ -33,7 +33,7 @@ enum Home {
 /// Where a request for `size` bytes by code at `caller` belongs.
 #[inline]
 fn home(size: usize, caller: usize) -> Home {
-    match state::note_request(size) {
+    match demand::note_request(size) {
         None => Home::Libc,
         Some(e) if size >= LARGE_BYTES => Home::Region(e),
         Some(_) if size < LIBCS_MAX && LIBC_CODE.contains(caller) => Home::Libc,

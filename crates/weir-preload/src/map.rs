@@ -1,8 +1,8 @@
 //! The mmap family: private anonymous mappings are managed, everything else is left alone.
 
-use crate::hints;
 use crate::libc_next::set_errno;
 use crate::state::{self, Weir};
+use crate::{demand, hints};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use weir::config::Mlock;
@@ -124,7 +124,7 @@ pub unsafe fn serve(
         }
         return native();
     }
-    let Some(e) = state::note_request(len) else { return native() };
+    let Some(e) = demand::note_request(len) else { return native() };
     let mapped = match round(len) {
         small if small < MAP_SHARED_BYTES => map_small(e, small, prot),
         _ => e.map(len, 1, prot, Kind::Map),

@@ -33,7 +33,7 @@ pub unsafe extern "C" fn vmsplice(fd: c_int, parts: *const libc::iovec, n: usize
         None => {
             #[cfg(target_arch = "x86_64")]
             if reads(fd)
-                && let Some(r) = crate::inline::gated(
+                && let Some(r) = crate::inline::gate::gated(
                     libc::SYS_vmsplice,
                     [fd as usize, parts as usize, n, flags as usize, 0, 0],
                 )

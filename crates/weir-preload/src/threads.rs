@@ -2,7 +2,7 @@
 //! gives rights up.
 
 use crate::heap::FutexLock;
-use crate::state::{self, STACK_BYTES, Weir};
+use crate::state::{self, Weir};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +12,8 @@ use weir_os::pager::Intake;
 use weir_os::sys::{Errno, getpid};
 use weir_os::thread::{self, Ids, Thread};
 
+/// Stack of an engine thread, and of the thread that starts the engine.
+pub const STACK_BYTES: usize = 512 << 10;
 /// How long a thread that is to leave is waited for before it is called again, ns.
 const CALL_AGAIN_NS: u64 = 1_000_000;
 
@@ -93,8 +95,16 @@ pub fn start() {
     }
 }
 
-/// In the child of a fork, where the parent's threads are not, whatever they or others were about.
-pub fn forked() {
+/// In the child of a fork: new threads for the inherited engine.
+pub fn start_again() {
+    state::set_starting_again();
+    forget_parents();
+    start();
+    state::set_running();
+}
+
+/// The parent's threads are not here, whatever they or others were about.
+fn forget_parents() {
     if !CHANGING.try_lock() {
         // Whoever held it is not in this process; now this thread does.
         CHANGING.unlock();

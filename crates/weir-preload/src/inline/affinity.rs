@@ -1,7 +1,7 @@
 //! Processors that threads may run on: libc makes that call with signals blocked in new threads, so it is
 //! never trapped, and is given a copy of the set that is not managed memory.
 
-use super::taken;
+use super::ours::taken;
 use crate::libc_next::{Next, set_errno};
 use crate::state;
 use core::ffi::{c_int, c_long, c_void};

@@ -1,12 +1,17 @@
 //! The program's own SIGBUS and SIGSYS: what it set, and its handlers' turn.
 
-use super::calls::{SYS_SECCOMP, SYS_USER_DISPATCH};
 use super::context::Context;
-use super::{ALL, OURS, taken};
+use super::masks::in_handler;
+use super::ours::{ALL, OURS, taken};
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
-use weir_os::gate::area::{Area, STUB_WORDS};
+use weir_os::gate::area::{Area, STUB_WORDS, is_owner};
 use weir_os::signal::{self, Action, Handler, Mask, bit};
+
+/// `si_code` of a call that a seccomp filter trapped.
+pub const SYS_SECCOMP: i32 = 1;
+/// The same of one that user dispatch announced.
+pub const SYS_USER_DISPATCH: i32 = 2;
 
 const DEFAULT: usize = 0;
 const IGNORED: usize = 1;
@@ -33,7 +38,7 @@ pub fn action(number: i32) -> Action {
 pub fn set_action(number: i32, new: Action) -> Action {
     // As the kernel: these two cannot be blocked.
     let new = Action { mask: new.mask & !(bit(libc::SIGKILL) | bit(libc::SIGSTOP)), ..new };
-    if taken() && !super::is_owner() {
+    if taken() && !is_owner() {
         return action(number); // a child of `vfork`: its parent's actions are not its to change
     }
     if new.handler == IGNORED {
@@ -120,12 +125,4 @@ pub fn run_handler(
     area.handler_stack.store(before.0, Ordering::Relaxed);
     area.handler_blocked.store(before.1, Ordering::Relaxed);
     super::masks::settle_pending();
-}
-
-/// Whether the program's handler that [`call`] started last is still running, seen from a stack
-/// pointer: it may have been left by a long jump.
-pub fn in_handler(sp: usize) -> bool {
-    const REACH: usize = 8 << 20;
-    let at = Area::current().handler_stack.load(Ordering::Relaxed) as usize;
-    at != 0 && sp <= at && at - sp < REACH
 }

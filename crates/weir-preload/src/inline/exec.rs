@@ -2,7 +2,7 @@
 //! with signals blocked and dispositions reset, where a SIGSYS would kill it. So the kernel is given
 //! copies of its strings, in memory that is not managed.
 
-use super::taken;
+use super::ours::taken;
 use crate::libc_next::{Next, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_char, c_int, c_void};

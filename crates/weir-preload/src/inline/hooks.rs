@@ -1,11 +1,13 @@
 //! `sigaction` and its relatives, and alternate stacks, as the program sees them.
 
+use super::actions::{self, ALTERNATE, SIGNALS, to_bits, to_mask};
+use super::ours::{OURS, taken};
 use super::relay::relay;
-use super::{OURS, deliver, stacks, taken};
+use super::{deliver, stacks};
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use weir::sync::BlockLock;
+use core::sync::atomic::{AtomicU64, Ordering};
+use weir_os::gate::area::is_owner;
 use weir_os::signal::{Action, Mask, bit};
 use weir_os::sys::Errno;
 use weir_os::thread;
@@ -13,46 +15,8 @@ use weir_os::thread;
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
 
-const SIGNALS: usize = 65;
-/// What the program asked for with each signal's present action and the kernel was not given: bit 0
-/// SIGBUS blocked in the handler, bit 1 SIGSYS blocked, bit 2 [`ALTERNATE`].
-static ASKED: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
-/// The program's handlers, which [`relay`] calls, each with what was asked for it in its highest bits,
-/// where no address has any. The last real handler stays when the signal is set to be ignored: the kernel
-/// may have sent another thread to [`relay`] just before.
-static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
-/// Held, with signals blocked, while the kernel and these tables change together.
-static CHANGING: AtomicU32 = AtomicU32::new(0);
 /// Signals that `siginterrupt` was called for: `signal` sets them without SA_RESTART.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
-
-const ASKED_SHIFT: u32 = usize::BITS - 3;
-/// In [`ASKED`]: SA_ONSTACK.
-const ALTERNATE: u8 = 4;
-
-/// A handler of the program, and which of Weir's signals it asked to have blocked.
-pub fn handler_of(number: c_int) -> (usize, Mask) {
-    let word = HANDLERS[number as usize % SIGNALS].load(Ordering::Relaxed);
-    (word & ((1 << ASKED_SHIFT) - 1), to_mask((word >> ASKED_SHIFT) as u8))
-}
-
-/// Whether the program asked for the alternate stack in a signal's handler.
-pub fn wants_alternate_stack(number: c_int) -> bool {
-    HANDLERS[number as usize % SIGNALS].load(Ordering::Relaxed) >> ASKED_SHIFT & usize::from(ALTERNATE) != 0
-}
-
-/// In the child of a fork, where nobody changes anything any more.
-pub fn forked() {
-    CHANGING.store(0, Ordering::Relaxed);
-}
-
-fn to_bits(mask: Mask) -> u8 {
-    u8::from(mask & bit(libc::SIGBUS) != 0) | u8::from(mask & bit(libc::SIGSYS) != 0) << 1
-}
-
-fn to_mask(bits: u8) -> Mask {
-    (Mask::from(bits & 1) * bit(libc::SIGBUS)) | (Mask::from(bits >> 1 & 1) * bit(libc::SIGSYS))
-}
 
 fn is_ours(number: c_int) -> bool {
     number == libc::SIGBUS || number == libc::SIGSYS
@@ -139,15 +103,15 @@ unsafe fn change_theirs(
         let signals = thread::block_signals();
         let (r, asked, handler) = {
             let _inside = stacks::section();
-            let _changing = BlockLock(&CHANGING).lock();
-            let before = (ASKED[number as usize].load(Ordering::Relaxed), handler_of(number).0);
+            let _changing = actions::changing().lock();
+            let before = actions::row(number);
             let r = match wanted {
                 None => next(core::ptr::null(), &raw mut found),
                 // A child of `vfork`: what it sets is the kernel's, not in the tables that it shares.
-                Some(a) if !super::is_owner() => next(&raw const a, &raw mut found),
+                Some(a) if !is_owner() => next(&raw const a, &raw mut found),
                 Some(a) => set_theirs(number, a, |a| next(a, &raw mut found)),
             };
-            (r, before.0, before.1)
+            (r, before.asked(), before.handler())
         };
         thread::restore_signals(signals);
         if r == 0 && !old.is_null() {
@@ -209,23 +173,21 @@ fn set_theirs(
     mut a: libc::sigaction,
     next: impl FnOnce(*const libc::sigaction) -> c_int,
 ) -> c_int {
-    let (asked, handler) = (&ASKED[number as usize], &HANDLERS[number as usize]);
-    let before = (asked.load(Ordering::Relaxed), handler.load(Ordering::Relaxed));
+    let before = actions::row(number);
     // SAFETY: the kernel's mask is the first eight bytes of libc's type.
     let mask = unsafe { &mut *(&raw mut a.sa_mask).cast::<Mask>() };
     let bits = to_bits(*mask) | if a.sa_flags & libc::SA_ONSTACK != 0 { ALTERNATE } else { 0 };
     *mask &= !OURS;
-    asked.store(bits, Ordering::Relaxed);
-    if a.sa_sigaction > libc::SIG_IGN {
-        // Before the kernel knows: the signal may come at once.
-        handler.store(a.sa_sigaction | usize::from(bits) << ASKED_SHIFT, Ordering::Relaxed);
+    let handler = (a.sa_sigaction > libc::SIG_IGN).then_some(a.sa_sigaction);
+    // Before the kernel knows: the signal may come at once.
+    actions::set_row(number, before.with(bits, handler));
+    if handler.is_some() {
         a.sa_sigaction = relay as *const () as usize;
         a.sa_flags |= libc::SA_ONSTACK;
     }
     let r = next(&raw const a);
     if r != 0 {
-        asked.store(before.0, Ordering::Relaxed);
-        handler.store(before.1, Ordering::Relaxed);
+        actions::set_row(number, before);
     }
     r
 }

@@ -2,7 +2,8 @@
 //! signal mask by a call that no filter may trap (see the filter), from the buffer that it is given:
 //! it is given a copy that is not managed memory.
 
-use super::{tables, taken};
+use super::gate;
+use super::ours::taken;
 use crate::libc_next::{Next, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
@@ -69,7 +70,7 @@ unsafe fn jump(next: &Next, env: *mut c_void, value: c_int) -> ! {
         core::ptr::copy_nonoverlapping(env.cast::<u8>(), copy, BUFFER_BYTES);
         let target = target_of(copy.cast());
         leave_calls(target);
-        tables::left_by_jump(target);
+        gate::left_by_jump(target);
         next(copy.cast(), value)
     }
 }
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn setcontext(context: *const c_void) -> c_int {
             return next(context);
         }
         let target = (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RSP as usize];
-        tables::left_by_jump(target as usize);
+        gate::left_by_jump(target as usize);
         let copy = Area::current().buffer();
         core::ptr::copy_nonoverlapping(context.cast::<u8>(), copy, CONTEXT_BYTES);
         next(copy.cast())

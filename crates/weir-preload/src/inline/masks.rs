@@ -1,6 +1,7 @@
 //! Signal masks as the program sees them: SIGBUS and SIGSYS are never really blocked.
 
-use super::{OURS, deliver, pending, taken};
+use super::ours::{OURS, taken};
+use super::pending;
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -25,11 +26,19 @@ pub fn blocked_now() -> Mask {
 /// The same for where it was interrupted.
 pub fn blocked_at(sp: usize) -> Mask {
     let area = Area::current();
-    let by_handler = match deliver::in_handler(sp) {
+    let by_handler = match in_handler(sp) {
         true => area.handler_blocked.load(Ordering::Relaxed),
         false => 0,
     };
     (area.blocked.load(Ordering::Relaxed) | by_handler) & OURS
+}
+
+/// Whether the program's handler that `deliver::run_handler` started last is still running, seen from a stack
+/// pointer: it may have been left by a long jump.
+pub fn in_handler(sp: usize) -> bool {
+    const REACH: usize = 8 << 20;
+    let at = Area::current().handler_stack.load(Ordering::Relaxed) as usize;
+    at != 0 && sp <= at && at - sp < REACH
 }
 
 /// Sets which of Weir's signals the thread believes to have blocked; what waits for one that it
@@ -38,7 +47,7 @@ fn believe(blocked: Mask) -> bool {
     let area = Area::current();
     area.blocked.store(blocked & OURS, Ordering::Relaxed);
     let here = 0u8;
-    if deliver::in_handler(&raw const here as usize) {
+    if in_handler(&raw const here as usize) {
         area.handler_blocked.fetch_and(blocked, Ordering::Relaxed);
     }
     settle_pending()

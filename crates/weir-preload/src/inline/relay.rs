@@ -3,9 +3,10 @@
 //! that did not ask for an alternate stack, or whose thread set none, runs on the interrupted one all the
 //! same: the frame is copied there, by user code, whose faults can be resolved.
 
+use super::actions::{handler_of, wants_alternate_stack};
 use super::context::Context;
-use super::hooks::{handler_of, wants_alternate_stack};
-use super::{OURS, deliver, masks, stacks};
+use super::ours::OURS;
+use super::{deliver, masks, stacks};
 use core::ffi::c_int;
 
 /// Bytes below a stack pointer that belong to the interrupted function.

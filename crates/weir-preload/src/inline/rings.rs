@@ -2,7 +2,7 @@
 //! Where pages are brought in by the faulting thread there can be none; once the engine runs the filter says
 //! so, and before that this does.
 
-use super::taken;
+use super::ours::taken;
 use crate::state;
 use core::sync::atomic::{AtomicBool, Ordering};
 use weir::config::Faults;

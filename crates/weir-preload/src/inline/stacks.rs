@@ -3,11 +3,12 @@
 //! large enough (its pages are pinned), else one of ours. Memory in use as an ordinary stack
 //! (coroutines on the heap) is pinned once it is noticed, for the signals that come without one.
 
-use super::{context::Context, taken};
+use super::context::Context;
+use super::ours::taken;
 use crate::state::{self, Weir};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
-use weir_os::gate::area::Area;
+use weir_os::gate::area::{Area, is_owner};
 use weir_os::gate::dispatch;
 use weir_os::mem::PAGE_BYTES;
 use weir_os::signal;
@@ -49,7 +50,7 @@ fn enough() -> usize {
 /// An unused stack of ours for the calling thread: (address, bytes). Threads that have ended give
 /// theirs back here.
 fn claim() -> Option<(usize, usize)> {
-    if !super::is_owner() {
+    if !is_owner() {
         return None; // the parent's threads have not ended, they are another process's
     }
     let _inside = section();
@@ -147,7 +148,7 @@ pub fn on_given_stack(pins: u32) {
 
 /// Keeps pins until the calling thread has ended; lets go of those of ended threads.
 fn keep_for_thread(pins: u32) {
-    let Some(e) = state::engine().filter(|_| super::is_owner()) else { return };
+    let Some(e) = state::engine().filter(|_| is_owner()) else { return };
     let mut over: Vec<u32> = Vec::new();
     {
         let _inside = section();

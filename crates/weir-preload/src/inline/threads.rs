@@ -1,7 +1,8 @@
 //! New threads: what their creator believes to have blocked is blocked for them too, and a stack in
 //! managed memory stays where it is: libc works on it with all signals blocked, at both ends.
 
-use super::{stacks, taken};
+use super::ours::taken;
+use super::stacks;
 use crate::libc_next::Next;
 use crate::state;
 use core::ffi::{c_int, c_void};

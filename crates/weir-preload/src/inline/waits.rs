@@ -1,7 +1,8 @@
 //! Calls that wait with a signal mask of their own, or for signals.
 
 use super::masks::{Believing, read_set, without_ours};
-use super::{OURS, pending, taken};
+use super::ours::{OURS, taken};
+use super::pending;
 use crate::libc_next::{Next, set_errno};
 use core::ffi::{c_int, c_void};
 use weir_os::gate::area::Area;
