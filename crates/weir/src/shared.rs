@@ -3,6 +3,7 @@
 
 pub mod copies;
 pub mod limit;
+pub mod outside;
 pub mod swapping;
 
 use crate::admission::Admission;
@@ -30,7 +31,7 @@ use crate::sync::{self, Lock, Ordering};
 use crate::tier::pool::Pool;
 use crate::trials::Trials;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
-use limit::Limit;
+use outside::Limit;
 use std::sync::Mutex;
 use swapping::Swapping;
 use weir_os::codec::zstd::CONTEXTS_BYTES;

@@ -8,7 +8,7 @@
 //! Between the fork and the registration a missing page would read as zeros in the child, so
 //! whatever libc touches in between must be resident: see the shim's `atfork`.
 
-use super::threads::fatal;
+use super::say::fatal;
 use super::{Engine, each_block};
 use crate::page::SlotId;
 use crate::page::region::{AtFork, Kind, Region};

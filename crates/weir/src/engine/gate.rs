@@ -5,7 +5,7 @@
 //! comes here with the call; what comes back is the address of a stub that makes it again.
 
 use super::Engine;
-use super::inline::Inline;
+use super::desk::Inline;
 use crate::error::GateError;
 use crate::fault::{self, Required};
 use crate::page::PageId;

@@ -10,15 +10,7 @@ use crate::door::Pager;
 use crate::error::Refused;
 use crate::page::region::{Access, AtFork, Kind, Region};
 use crate::reclaim::discard::{Depth, discard};
-use std::collections::VecDeque;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
-
-/// Freed regions, oldest first.
-#[derive(Debug, Default)]
-pub struct Cache {
-    regions: VecDeque<Region>,
-    pages: u64,
-}
 
 /// Most cached regions: a search walks them.
 const CACHED_MAX: usize = 64;

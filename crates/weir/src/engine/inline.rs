@@ -1,11 +1,12 @@
 //! Inline mode: the faulting thread resolves its own fault, inside the handler of its SIGBUS. No
 //! other thread is woken and no permission is needed.
 //!
-//! The handler comes with every signal blocked and does its work at a [`Desk`]: a stack of ours
+//! The handler comes with every signal blocked and does its work at a [`super::desk::Desk`]: a stack of ours
 //! and the workbench for reclaiming, because the program's stack may be small. Nothing here touches
 //! managed memory, so a fault never nests in a fault.
 
 use super::Engine;
+use super::desk::{DESKS, new_desk};
 use crate::admission::Asker;
 use crate::door::Pager;
 use crate::fault::load::Load;
@@ -17,16 +18,11 @@ use crate::page::region::Kind;
 use crate::reclaim::compress::Bench;
 use crate::reclaim::{self, Effort};
 use crate::sync::Ordering;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use weir_os::pager::{Intake, KernelPager};
-use weir_os::shards::Line;
-use weir_os::stack::Stack;
 use weir_os::sys::Errno;
 use weir_os::thread;
 
-/// Threads that can resolve faults at the same moment; more wait for a desk.
-pub const DESKS: usize = 128;
 /// Frames freed by a faulting thread that keeps room for itself: bounds how long one fault takes.
 const OWN_BATCH: u32 = 3;
 /// The same where faults take runs: what one of them takes.
@@ -37,10 +33,6 @@ const CREDIT_LOW: u32 = 32;
 /// The slowest thousandth of 16 threads on two processors takes as long as this is: 0.74 ms of reads from the
 /// swap file, 1.4 ms with 50 us, at the same speed.
 const TURN_NS: u64 = 12_000;
-/// Stack of a desk.
-const STACK_BYTES: usize = 64 << 10;
-/// Streams waiting for the thread that fetches ahead; when it is full the newest is forgotten.
-const STREAMS: usize = 8;
 
 /// The system-call gate before there is a space: the place that system calls about it come from.
 #[derive(Debug)]
@@ -81,47 +73,6 @@ impl GateHalf {
         match intake {
             Intake::Messages => Ok(GateHalf {}),
             Intake::InThread => Err(Errno::ENOSYS),
-        }
-    }
-}
-
-/// Where a faulting thread works: made at its first use, kept for ever.
-#[derive(Debug, Default)]
-pub struct Desk(Option<(Stack, Box<Bench>)>);
-
-/// The fault being served at a desk, for the watchdog.
-#[derive(Debug, Default)]
-pub struct Serving {
-    /// Page plus one, or 0.
-    pub page: AtomicU32,
-    /// Since when, ns.
-    pub since_ns: AtomicU64,
-}
-
-/// What inline mode adds to the engine.
-#[derive(Debug)]
-pub struct Inline {
-    desks: Vec<Line<Mutex<Desk>>>,
-    /// Streams to be fetched ahead.
-    streams: Streams,
-    /// The thread that closed the gate for a fork: its faults pass.
-    pub(super) closer: AtomicUsize,
-    /// What the shim wants done now and then.
-    pub(super) chore: std::sync::OnceLock<fn()>,
-    /// The system-call gate, once it is open.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) stubs: std::sync::OnceLock<weir_os::gate::stubs::Stubs>,
-}
-
-impl Default for Inline {
-    fn default() -> Inline {
-        Inline {
-            desks: (0..DESKS).map(|_| Line::default()).collect(),
-            streams: Streams::default(),
-            closer: AtomicUsize::new(0),
-            chore: std::sync::OnceLock::new(),
-            #[cfg(target_arch = "x86_64")]
-            stubs: std::sync::OnceLock::new(),
         }
     }
 }
@@ -345,83 +296,4 @@ impl<P: Pager> Engine<P> {
 /// Steps of [`Engine::fetch_step`] that a stream asks for.
 pub(super) fn fetch_steps(a: Ahead) -> u32 {
     if a.stride.unsigned_abs() == 1 { a.count / BLOCK_PAGES } else { a.count }
-}
-
-fn new_desk() -> (Stack, Box<Bench>) {
-    let mut stack = match Stack::new(STACK_BYTES) {
-        Ok(stack) => stack,
-        Err(e) => super::threads::fatal(format_args!("no memory for a page fault's own stack: {e}")),
-    };
-    // There already: a bench is made on the stack, and is larger than the stacks of some threads.
-    let mut bench = None;
-    stack.run(&mut || bench = Some(Box::new(Bench::new())));
-    match bench {
-        Some(bench) => (stack, bench),
-        None => super::threads::fatal(format_args!("a desk without a workbench")),
-    }
-}
-
-/// Streams that somebody else should fetch ahead. Used inside the gate only, but for the wait.
-#[derive(Debug)]
-struct Streams {
-    rows: Mutex<Vec<Ahead>>,
-    /// Their number, for the thread that sleeps while there are none.
-    waiting: AtomicU32,
-}
-
-impl Default for Streams {
-    fn default() -> Streams {
-        // All the room it will need: a fault allocates nothing.
-        Streams { rows: Mutex::new(Vec::with_capacity(STREAMS)), waiting: AtomicU32::new(0) }
-    }
-}
-
-impl Streams {
-    fn rows(&self) -> MutexGuard<'_, Vec<Ahead>> {
-        // Panics end the process, so a poisoned lock is never seen.
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn post(&self, a: Ahead) {
-        let mut rows = self.rows();
-        let before = rows.len();
-        if before < STREAMS {
-            rows.push(a);
-            self.waiting.store(rows.len() as u32, Ordering::Release);
-        }
-        drop(rows);
-        if before == 0 {
-            thread::futex_wake(&self.waiting, 1);
-        }
-    }
-
-    /// The stream posted last: it is the one that somebody works on now.
-    fn take(&self) -> Option<Ahead> {
-        let mut rows = self.rows();
-        let last = rows.pop();
-        self.waiting.store(rows.len() as u32, Ordering::Release);
-        last
-    }
-
-    fn wait(&self) {
-        let _ = thread::futex_wait(&self.waiting, 0, None);
-    }
-
-    fn reset(&self) {
-        self.rows().clear();
-        self.waiting.store(0, Ordering::Relaxed);
-    }
-}
-
-impl Inline {
-    /// Wakes the thread that waits for streams.
-    pub(super) fn call_thread(&self) {
-        thread::futex_wake(&self.streams.waiting, 1);
-    }
-
-    /// In the child of a fork: streams of the parent are not the child's.
-    pub(super) fn forked(&self) {
-        self.streams.reset();
-        self.closer.store(0, Ordering::Relaxed);
-    }
 }

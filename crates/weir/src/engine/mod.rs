@@ -2,6 +2,7 @@
 //! `threads` serves faults and reclaims, `fork` carries the engine into a child, `start` builds it.
 
 pub mod control;
+mod desk;
 pub mod fork;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;
@@ -11,7 +12,9 @@ pub mod outside;
 pub mod place;
 #[cfg(test)]
 mod readahead_tests;
+mod regions;
 pub mod remap;
+mod say;
 pub mod start;
 #[cfg(test)]
 mod swap_tests;
@@ -26,8 +29,8 @@ use crate::reclaim::compress::Bench;
 use crate::shared::Core;
 use crate::sync::Gate;
 use core::sync::atomic::{AtomicBool, AtomicU64};
-use heap::Cache;
-use inline::{DESKS, Inline, Serving};
+use desk::{DESKS, Inline, Serving};
+use regions::{Cache, Regions};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::mem::{OwnMark, PAGE_BYTES};
 use weir_os::shards::Line;
@@ -53,18 +56,11 @@ pub struct Engine<P: Pager> {
     serving: Vec<Line<Serving>>,
     stall_reported: AtomicBool,
     /// How memory outside is measured.
-    pub meter: outside::Meter,
+    pub meter: outside::meter::Meter,
     /// When the pool may be tidied up again.
     compact_after_ns: AtomicU64,
     /// When blocks of the swap file may go back to the file system again.
     trim_after_ns: AtomicU64,
-}
-
-/// The map of regions and the cache of freed ones, under one lock.
-#[derive(Debug)]
-struct Regions {
-    map: RegionMap,
-    cache: Cache,
 }
 
 impl<P: Pager> Engine<P> {
@@ -83,7 +79,7 @@ impl<P: Pager> Engine<P> {
             inline: Inline::default(),
             serving: (0..DESKS).map(|_| Line::default()).collect(),
             stall_reported: AtomicBool::new(false),
-            meter: outside::Meter::default(),
+            meter: outside::meter::Meter::default(),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),
         }
@@ -129,7 +125,7 @@ impl<P: Pager> Engine<P> {
     #[inline]
     fn check_own(&self) {
         if !self.mark.is_set() {
-            threads::fatal(format_args!(
+            say::fatal(format_args!(
                 "this process is a copy of its parent that was made past libc: it has no memory under weir, and ends here"
             ));
         }

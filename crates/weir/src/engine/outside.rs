@@ -4,12 +4,12 @@
 //! Looks are made in turn with reclaim's batches, `OUTSIDE_LOOK_NS` apart while the program runs, and as
 //! rarely as the thread wakes up anyway while it does not. One is a system call of a few microseconds.
 
+pub mod meter;
+
 use super::Engine;
-use super::threads::say;
+use super::say::say;
 use crate::limits::OUTSIDE_LOOK_NS;
 use crate::sync::Ordering;
-use core::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::OnceLock;
 use weir_os::pager::KernelPager;
 use weir_os::ram::Statm;
 use weir_os::thread;
@@ -20,32 +20,6 @@ const RUNS_NS: u64 = OUTSIDE_LOOK_NS / 20;
 
 /// How long a mapping that Weir leaves alone is expected to fill.
 const EXPECT_NS: u64 = 1_000_000_000;
-
-/// How memory outside is measured.
-#[derive(Debug, Default)]
-pub struct Meter {
-    statm: OnceLock<Statm>,
-    quiet: AtomicBool,
-    due_ns: AtomicU64,
-    /// Processor time of the process at the last look.
-    cpu_ns: AtomicU64,
-    /// The program ran before the last look.
-    runs: AtomicBool,
-    /// Until then memory outside is expected to grow.
-    expected_ns: AtomicU64,
-}
-
-impl Meter {
-    /// In the child of a fork: measures the child.
-    pub(super) fn forked(&self) {
-        if let Some(statm) = self.statm.get() {
-            // Without it the limit stays as it was.
-            let _ = statm.reopen_in_child();
-        }
-        self.due_ns.store(0, Ordering::Relaxed);
-        self.cpu_ns.store(0, Ordering::Relaxed);
-    }
-}
 
 impl Engine<KernelPager> {
     /// Begins to measure: the heap from before the start counts from the first frame on.

@@ -51,7 +51,7 @@ impl Engine<KernelPager> {
                 Ok(swapping) => core.attach_swap(swapping),
                 // One that was to size itself is a help, not a condition: the disk may have filled up since
                 // the start.
-                Err(e) if setting.bytes.is_none() => super::threads::say(format_args!(
+                Err(e) if setting.bytes.is_none() => super::say::say(format_args!(
                     "no swap file: {e}; what does not fit in RAM and pool will be refused"
                 )),
                 Err(e) => return Err(StartError::Swap(e)),

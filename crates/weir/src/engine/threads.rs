@@ -2,7 +2,9 @@
 //! signal, allocate nothing, and leave the gate between batches so that a fork need not wait long.
 
 use super::Engine;
-use super::inline::{Serving, fetch_steps};
+use super::desk::Serving;
+use super::inline::fetch_steps;
+pub use super::say::{fatal, say};
 use crate::config::Policy;
 use crate::door::Pager;
 use crate::fault::Request;
@@ -19,7 +21,6 @@ use crate::stats;
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU32;
 use weir_os::pager::KernelPager;
-use weir_os::sys;
 use weir_os::thread;
 use weir_os::uffd::FaultMessage;
 
@@ -492,33 +493,5 @@ impl Patience {
             }
         }
         waited > FRUITLESS_MS_MAX * 1_000_000
-    }
-}
-
-/// Writes one line to stderr without allocating or taking libc's locks.
-pub fn say(args: core::fmt::Arguments<'_>) {
-    let mut line = Line { buf: [0; 512], len: 0 };
-    let _ = core::fmt::write(&mut line, format_args!("weir: {args}\n"));
-    let _ = sys::write_all(2, &line.buf[..line.len]);
-}
-
-/// Says why and ends the process as the kernel's out-of-memory killer would: the data cannot be
-/// kept, so nothing of the program may run on.
-pub fn fatal(args: core::fmt::Arguments<'_>) -> ! {
-    say(args);
-    sys::kill_self()
-}
-
-struct Line {
-    buf: [u8; 512],
-    len: usize,
-}
-
-impl core::fmt::Write for Line {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let n = s.len().min(self.buf.len() - self.len);
-        self.buf[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
-        self.len += n;
-        Ok(())
     }
 }

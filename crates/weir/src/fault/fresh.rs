@@ -1,7 +1,7 @@
 //! Pages that nobody has touched yet, while frames are plentiful: new frames of zeros, straight from the
 //! kernel.
 
-use super::install::{finish, ride_out};
+use super::arrive::{finish, ride_out};
 use crate::door::Pager;
 use crate::limits::NEW_FRAMES_LEAVE;
 use crate::page::PageId;

@@ -4,6 +4,7 @@
 //! allocates nothing, and touches memory only through frames it owns. Pages in the swap file are read without
 //! the lock (`swapin`).
 
+mod arrive;
 mod fresh;
 pub mod install;
 pub mod load;

@@ -6,8 +6,9 @@
 //! along with its own; those behind are left to the thread that fetches ahead, so that both work at the same
 //! time.
 
+use super::arrive::{arrived, finish};
 use super::fresh;
-use super::install::{Got, arrived, fetch_and_fill, finish};
+use super::install::{Got, fetch_and_fill};
 use super::readahead::{self, Plan, Whose};
 use crate::door::Pager;
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS, POOLED_BLOCKS};

@@ -5,7 +5,7 @@
 //! happened to a page meanwhile (given up, moved by `mremap`) shows in its word, and what was read for it is
 //! dropped.
 
-use super::install;
+use super::arrive;
 use super::load::Load;
 use crate::door::{BlockIo, Pager, with_frame};
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
@@ -286,7 +286,7 @@ fn one<P: Pager>(
     let (mut got, mut n) = (Fetched::default(), 0);
     if word.load() == job.words[0] {
         if read == Ok(true) {
-            n = install::ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
+            n = arrive::ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
         } else {
             note_loss::<P>(s, read.err());
             got.lost = 1 << page.index();
@@ -372,7 +372,7 @@ fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, han
         let next = |i: &u32| job.pages[(start + i) as usize].0.0 == page.0 + i;
         let len = (1..hand.together(start, len)).take_while(next).count() as u32 + 1;
         let slot = hand.slots[start as usize];
-        let n = install::fill(core, page, slot, len);
+        let n = arrive::fill(core, page, slot, len);
         core.frames.moved_out(slot, n);
         unused &= !run_mask(start, n);
         for i in 0..n {
@@ -400,6 +400,6 @@ fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, page: PageId, job: &J
 
 fn arrived<P: Pager>(core: &Core<P>, block: BlockId, installed: u64) {
     if installed != 0 {
-        install::arrived(core, block, installed.count_ones(), Arrival::Fetched);
+        arrive::arrived(core, block, installed.count_ones(), Arrival::Fetched);
     }
 }

@@ -2,7 +2,7 @@
 //! find them together.
 
 use super::compress::Bench;
-use super::store::{Fate, Step, count_record, store_elsewhere};
+use super::fate::{Fate, Step, count_record, store_elsewhere};
 use super::writeback::Out;
 use crate::door::Pager;
 use crate::limits::STORE_PER_HOLD;

@@ -8,7 +8,7 @@
 //! by its pins: where faults are resolved in the faulting thread.
 
 use super::tally;
-use super::unmap::Unmapped;
+use super::window::Unmapped;
 use crate::door::Pager;
 use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};

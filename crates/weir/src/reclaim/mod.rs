@@ -6,6 +6,8 @@
 
 pub mod compress;
 pub mod discard;
+pub mod evict;
+mod fate;
 mod held;
 pub mod lift;
 pub mod pool_size;
@@ -15,6 +17,7 @@ pub mod store;
 mod tally;
 pub mod through;
 pub mod unmap;
+mod window;
 pub mod writeback;
 
 use crate::door::Pager;
@@ -23,7 +26,8 @@ use crate::page::BlockId;
 use crate::shared::Core;
 use compress::Bench;
 use store::{Portion, store_window};
-use unmap::{Unmapped, unmap};
+use unmap::unmap;
+use window::Unmapped;
 use writeback::Out;
 
 /// What one batch achieved.

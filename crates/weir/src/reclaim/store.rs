@@ -3,14 +3,15 @@
 //! and their window is then the batch's to finish.
 
 use super::compress::{Bench, Form, compress, untried};
+use super::evict::evict_written;
+use super::fate::{Fate, Step, count_record, push_to};
 use super::held::Held;
-use super::room::make_room;
 use super::tally;
-use super::through::evict_written;
-use super::writeback::{Out, Pushed};
+use super::window::{end_window, staged_from};
+use super::writeback::Out;
 use crate::door::{Pager, with_frame};
 use crate::limits::{POOL_PLACES, POOL_SPARE_PART, STUCK_PROBE, STUCK_SAMPLE};
-use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
+use crate::page::id::next_run;
 use crate::page::state::{State, Word};
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
 use crate::policy::admission::one_in;
@@ -33,21 +34,6 @@ pub struct Stored {
     pub given_back: u32,
 }
 
-/// Fate of one page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Its frame is free.
-    Stored,
-    /// Its record is held, and is placed with the others of this hold.
-    Held,
-    /// It is to be mapped again.
-    GivenBack,
-    /// In the batch for the swap file.
-    Writing,
-    /// The batch is full: the page waits until it is written.
-    Waits,
-}
-
 /// How much to store at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portion {
@@ -55,35 +41,6 @@ pub struct Portion {
     pub most: u32,
     /// Lets every other thread go first now and then.
     pub polite: bool,
-}
-
-/// Where a window's pages go on, after some of them.
-#[derive(Debug)]
-pub struct Step {
-    /// Index of the next page.
-    next: u32,
-    /// Frames to be freed.
-    free: u64,
-    /// Pages to be mapped again.
-    back: u64,
-    /// The batch for the swap file must be written first.
-    pub full: bool,
-}
-
-impl Step {
-    /// What becomes of a page, whose fate is known now. Under its block's lock.
-    pub fn note<P: Pager>(&mut self, core: &Core<P>, page: Option<PageId>, fate: Fate) {
-        let Some(i) = page.map(PageId::index) else { return };
-        match fate {
-            Fate::Stored => {
-                self.free |= 1 << i;
-                core.staged.sub_pages(1);
-            }
-            Fate::GivenBack => self.back |= 1 << i,
-            Fate::Held | Fate::Writing => {}
-            Fate::Waits => (self.full, self.next) = (true, self.next.min(i)),
-        }
-    }
 }
 
 /// Stores staged pages of a block taken from the staged queue, frees their frames in ascending
@@ -139,20 +96,6 @@ pub fn store_window<P: Pager>(
         tally::queues(core, 1);
     }
     stored
-}
-
-/// All pages have left their window.
-pub fn end_window<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, stuck: bool) {
-    let row = core.table.block(block);
-    row.set_window(None);
-    row.set_rest(stuck);
-    core.frames.put_window(window, 0, 0);
-    tally::frames(core, 1);
-}
-
-/// The staged pages of a block from index `at` on. Under its lock.
-pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
-    core.table.in_state(block, run_mask(at, BLOCK_PAGES - at), State::Staged)
 }
 
 /// Stores up to `store_batch` staged pages from index `at` on. Records are compressed one after the other,
@@ -305,64 +248,6 @@ fn store_warm<P: Pager>(
 fn pool_record<P: Pager>(core: &Core<P>, page: PageId, codec: Codec, bytes: &[u8]) -> Result<Handle, NoRoom> {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
     store().or_else(|e| if evict_written(core, POOL_PLACES) > 0 { store() } else { Err(e) })
-}
-
-/// Counts a record that went to the pool.
-pub fn count_record<P: Pager>(core: &Core<P>, codec: Codec) {
-    core.stats.pool_out().add(1);
-    count(&core.stats.out_shuffled, u32::from(codec == Codec::ShuffleLz4));
-}
-
-/// A record that found no place in the pool: in one given up for it, or in the batch for the swap file.
-pub fn store_elsewhere<P: Pager>(
-    core: &Core<P>,
-    out: &mut Out<'_, P>,
-    page: PageId,
-    found: Word,
-    codec: Codec,
-    bytes: &[u8],
-    why: NoRoom,
-) -> Fate {
-    let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
-    let mut result = if evict_written(core, POOL_PLACES) > 0 { store() } else { Err(why) };
-    // With a swap file compaction is the background thread's alone.
-    if let Err(NoRoom::Share | NoRoom::Frames) = result
-        && (!out.usable() || core.kept() > 0)
-        && make_room(core)
-    {
-        result = store();
-    }
-    match result {
-        Ok(handle) => {
-            count_record(core, codec);
-            let _ = core.table.word(page).try_store(found, handle);
-            core.note_pooled(page.block());
-            Fate::Stored
-        }
-        Err(_) => {
-            out.note_no_room();
-            let to = placement::beyond_pool(out.usable());
-            push_to(core, out, to, page, found, codec.into(), bytes)
-        }
-    }
-}
-
-/// Puts a page into the batch for the swap file, if that is its place.
-fn push_to<P: Pager>(
-    core: &Core<P>,
-    out: &mut Out<'_, P>,
-    to: Placement,
-    page: PageId,
-    found: Word,
-    codec: swap::Codec,
-    bytes: &[u8],
-) -> Fate {
-    let pushed = if to == Placement::Swap { out.push(core, page, found, codec, bytes) } else { Pushed::No };
-    match pushed {
-        Pushed::Yes => Fate::Writing,
-        Pushed::Full => Fate::Waits,
-        Pushed::No => Fate::GivenBack,
-    }
 }
 
 /// Maps staged pages again. Returns how many.

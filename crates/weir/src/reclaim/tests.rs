@@ -3,7 +3,8 @@
 use super::compress::Bench;
 use super::discard::{Depth, discard};
 use super::store::{Portion, Stored, store_window};
-use super::unmap::{Unmapped, unmap};
+use super::unmap::unmap;
+use super::window::Unmapped;
 use super::writeback::Out;
 use crate::demand::Demand;
 use crate::door::Pager;

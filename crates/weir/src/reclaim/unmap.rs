@@ -2,6 +2,7 @@
 
 use super::lift::lift;
 use super::tally;
+use super::window::Unmapped;
 use crate::config::UNMAP_BATCH_MAX;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
@@ -11,17 +12,6 @@ use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::{LockGuard, Ordering};
 use weir_os::sys::Errno;
-
-/// How it went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmapped {
-    /// So many pages are staged now.
-    Staged(u32),
-    /// No page of the block could leave.
-    Nothing,
-    /// No empty window.
-    NoWindow,
-}
 
 /// Stages what can be staged of a block that was taken from the resident set.
 pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {

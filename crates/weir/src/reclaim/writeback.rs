@@ -6,10 +6,10 @@
 //! dropped, before the write if there is still time. Staged pages keep their frames, and their windows, until
 //! then. A batch that is written through (`through`) goes the same way, but that its pages stay in the pool.
 
+use super::evict::evict_some;
 use super::room::compact;
-use super::store::{end_window, staged_from};
 use super::tally;
-use super::through::evict_some;
+use super::window::{end_window, staged_from};
 use crate::door::Pager;
 use crate::limits::{
     BATCH_STAGED_MIN, BATCH_STAGED_SHARE, CLUSTER_SPARSE_PART, COLD_BLOCKS, POOL_BATCHES, POOL_VACANT_PART,

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::limits::{THROUGH_LOOK_NS, THROUGH_LOOKS};
-use crate::reclaim::through::{choose, evict_written};
+use crate::reclaim::evict::evict_written;
+use crate::reclaim::through::choose;
 use crate::reclaim::{Effort, run_once};
 
 fn core() -> &'static Fake {

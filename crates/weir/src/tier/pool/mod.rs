@@ -9,6 +9,7 @@
 //! holds the lock of the block of its page, or to the storer until the page word names it.
 
 mod class;
+mod expand;
 mod record;
 
 pub use record::{Age, Codec, Damaged, saving};

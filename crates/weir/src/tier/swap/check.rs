@@ -1,9 +1,9 @@
 //! Counters derived again from the slot table: to compare, and to free what processes left behind.
 
-use super::Swap;
 use super::clusters::UNTRACKED;
 use super::record::units;
 use super::shared::{Shared, Word};
+use super::tier::Swap;
 use crate::door::BlockIo;
 use crate::page::{ClusterId, SlotId};
 use crate::sync::Ordering;
@@ -30,6 +30,24 @@ pub struct Totals {
 /// Units and records per cluster.
 type Tally = Table<[AtomicU64; 2]>;
 
+impl<D: BlockIo> Swap<D> {
+    /// Frees what processes that are gone still held. Only the last process can know: `None` while others
+    /// take part. `mine` names every slot that this process holds, once per reference (one each); no thread
+    /// is in the tier meanwhile, and all caches are emptied before. Records freed.
+    pub fn reclaim_leaked(&self, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
+        if !self.shared.alone(self.row()) {
+            return None;
+        }
+        reclaim(self, mine)
+    }
+
+    /// Re-derives every counter from the slot table and says what does not agree. No thread or process may be
+    /// inside meanwhile. For tests: it looks at every slot.
+    pub fn validate(&self) -> Result<Totals, &'static str> {
+        validate(self)
+    }
+}
+
 /// Counts from the slot table and the bitmap alone.
 fn tally(shared: &Shared) -> Result<(Totals, Tally), &'static str> {
     let mut t = Totals::default();
@@ -55,7 +73,7 @@ fn tally(shared: &Shared) -> Result<(Totals, Tally), &'static str> {
     Ok((t, tally))
 }
 
-pub(super) fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static str> {
+fn validate<D: BlockIo>(swap: &Swap<D>) -> Result<Totals, &'static str> {
     let shared = &swap.shared;
     let (mut t, tally) = tally(shared)?;
     for id in (0..shared.cluster_count()).map(ClusterId) {
@@ -104,7 +122,7 @@ fn recount<D: BlockIo>(swap: &Swap<D>) -> Result<(), &'static str> {
 }
 
 /// Frees every record that `mine` does not name, and every slot that names none.
-pub(super) fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
+fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
     let shared = &swap.shared;
     let named = Table::<AtomicU64>::new(shared.bitmap.len(), c"weir-check").ok()?;
     let mut held = 0u64;

@@ -12,8 +12,8 @@
 //! | open, closed | free | `close` without records, `sub` of the last record of a closed one |
 //! | free | open, then free and punched | `trim`: was free at two calls in a row |
 
-use super::CLUSTER_BYTES;
 use super::counters::Counters;
+use super::layout::CLUSTER_BYTES;
 use super::shared::{BLOCKS_REFUSED, BLOCKS_THERE, PROCESSES, Shared, Word};
 use crate::door::BlockIo;
 use crate::page::ClusterId;

@@ -1,9 +1,11 @@
 //! Reading records back: one, several that lie together, all of a cluster.
 
+use super::layout::{ALIGN_MAX, CLUSTER_BYTES, Codec};
 use super::record::{FOOTPRINT_MAX, HEADER_BYTES, Header, UNIT_BYTES, footprint};
 use super::shared::Located;
-use super::{ALIGN_MAX, CLUSTER_BYTES, Codec, Swap, SwapError};
+use super::tier::Swap;
 use crate::door::{BlockIo, Read};
+use crate::error::SwapError;
 use crate::page::{ClusterId, PageId, SlotId};
 use crate::stats::add;
 use weir_os::mem::Buffer;
@@ -51,7 +53,7 @@ pub struct Seen {
 
 impl<D: BlockIo> Swap<D> {
     /// Reads a page's record: its codec and the number of bytes put into `out`, which has room for them
-    /// ([`super::RECORD_BYTES_MAX`] always suffices).
+    /// ([`super::record::RECORD_BYTES_MAX`] always suffices).
     pub fn read(
         &self,
         slot: SlotId,

@@ -9,7 +9,7 @@
 //! All integers little endian; length is in bits 0..13, codec in bits 13..16. The bytes are drawn again in
 //! `docs/swap-file.md`.
 
-use super::Codec;
+use super::layout::Codec;
 use crate::page::{PageId, SlotId};
 use weir_os::cipher::{Cipher, TAG_BYTES, checksum};
 use weir_os::mem::PAGE_BYTES;

@@ -1,8 +1,7 @@
 //! The memory that a process and its forked children share: slot table, slot bitmap, cluster words, and
 //! who takes part. Atomics only: no lock, so that a process killed at any instruction stops nobody.
 
-use super::CLUSTER_BYTES;
-use super::Codec;
+use super::layout::{CLUSTER_BYTES, Codec};
 use super::record::{UNIT_BYTES, units};
 use crate::page::{ClusterId, PageId, SlotId};
 use crate::sync::Ordering;

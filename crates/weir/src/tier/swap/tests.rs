@@ -1,7 +1,10 @@
 //! The tier over a fake disk: a naive model, failures at every operation, damage.
 
 use super::*;
+use crate::door::BlockIo;
+use crate::page::{ClusterId, PageId, SlotId};
 use crate::sim::disk::FakeDisk;
+use crate::sync::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use weir_os::sys::Errno;
 

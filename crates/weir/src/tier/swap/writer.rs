@@ -1,11 +1,13 @@
 //! A batch on its way to disk: gathered in memory of the engine's own, sealed, written with one request,
 //! and only then named by slots.
 
+use super::layout::{ALIGN_MAX, CLUSTER_BYTES, Codec};
 use super::record::{self, FOOTPRINT_MAX, HEADER_BYTES, Header, footprint, units};
 use super::shared::{Located, Word};
 use super::slots::SlotCache;
-use super::{ALIGN_MAX, CLUSTER_BYTES, Codec, Swap, SwapError};
+use super::tier::Swap;
 use crate::door::BlockIo;
+use crate::error::SwapError;
 use crate::page::{ClusterId, PageId, SlotId};
 use crate::stats::add;
 use crate::sync::Ordering;
@@ -78,7 +80,7 @@ impl Writer {
         Ok(Writer { moves: true, ..Self::new(batch_bytes)? })
     }
 
-    /// Adds a page's record, 1 to [`super::RECORD_BYTES_MAX`] bytes.
+    /// Adds a page's record, 1 to [`record::RECORD_BYTES_MAX`] bytes.
     pub fn push(&mut self, page: PageId, codec: Codec, bytes: &[u8]) -> Result<(), BatchFull> {
         assert!((1..=record::RECORD_BYTES_MAX).contains(&bytes.len()), "a record has 1 to 4096 bytes");
         let size = footprint(bytes.len());

@@ -1,0 +1,33 @@
+//! The window of a block's staged pages: how the block came to it, what is still in it, and its end.
+
+use super::tally;
+use crate::door::Pager;
+use crate::page::id::{BLOCK_PAGES, run_mask};
+use crate::page::state::State;
+use crate::page::{BlockId, WindowId};
+use crate::shared::Core;
+
+/// How the pages of a block went there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmapped {
+    /// So many pages are staged now.
+    Staged(u32),
+    /// No page of the block could leave.
+    Nothing,
+    /// No empty window.
+    NoWindow,
+}
+
+/// All pages have left their window.
+pub fn end_window<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, stuck: bool) {
+    let row = core.table.block(block);
+    row.set_window(None);
+    row.set_rest(stuck);
+    core.frames.put_window(window, 0, 0);
+    tally::frames(core, 1);
+}
+
+/// The staged pages of a block from index `at` on. Under its lock.
+pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
+    core.table.in_state(block, run_mask(at, BLOCK_PAGES - at), State::Staged)
+}
