@@ -22,7 +22,7 @@ use crate::page::BlockId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
-use crate::page::state::State;
+use crate::page::state::{State, transitions_missed};
 use crate::page::table::{BLOCK_METADATA_BYTES, CHARGED_BLOCKS, PageTable};
 use crate::policy::pool_size::Size;
 use crate::policy::recompress::ColdWalk;
@@ -486,6 +486,7 @@ impl<P: Pager> Core<P> {
         s.pool_limit_bytes.store(most, Ordering::Relaxed);
         s.pager_calls.store(self.pager.calls(), Ordering::Relaxed);
         s.moves_untold.store(self.pager.untold(), Ordering::Relaxed);
+        s.transitions_missed.store(transitions_missed(), Ordering::Relaxed);
         let (zstd, zstd_in) = self.pool.zstd_records();
         s.zstd_pages.store(zstd, Ordering::Relaxed);
         s.zstd_in.store(zstd_in, Ordering::Relaxed);

@@ -215,6 +215,8 @@ counters! {
         pager_calls "weir_pager_calls",
         /// Pages that the kernel had moved without telling, noticed and counted as moved (Linux 6.18).
         moves_untold "weir_moves_untold",
+        /// Changes of page words that failed although they could not: bugs. 0 unless Weir is broken.
+        transitions_missed "weir_transitions_missed",
         /// Requests refused because everything was full.
         refused "weir_refused",
         /// Budget.

@@ -7,7 +7,7 @@ use crate::error::Refused;
 use crate::page::id::{next_run, run_mask};
 use crate::page::region::{Kind, Region};
 use crate::page::resident::Arrival;
-use crate::page::state::State;
+use crate::page::state::{State, must};
 use crate::page::{PageId, Slot};
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::LockGuard;
@@ -235,7 +235,7 @@ impl<P: Pager> Engine<P> {
                 );
                 core.staged.sub_pages(1);
                 let word = core.table.word(from);
-                let _ = word.try_take_back(word.load());
+                must(word.try_take_back(word.load()));
                 self.hand_over(from, to);
                 self.count_arrived(to, 1);
             }
@@ -324,8 +324,8 @@ impl<P: Pager> Engine<P> {
             swapping.tier.rename(slot, to);
         }
         core.table.set_aux(to, core.table.aux(from));
-        let _ = old.try_discard(found);
-        let _ = new.try_adopt(found);
+        must(old.try_discard(found));
+        must(new.try_adopt(found));
         if found.state() == State::Pooled {
             core.note_pooled(to.block());
         }

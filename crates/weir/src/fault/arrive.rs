@@ -3,7 +3,7 @@
 
 use crate::door::{Done, Pager};
 use crate::page::resident::Arrival;
-use crate::page::state::{State, Word};
+use crate::page::state::{State, Word, must};
 use crate::page::{BlockId, PageId, Slot};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
@@ -26,11 +26,11 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
         State::Absent => {
             core.stats.in_absent().add(1);
             core.count_managed(1);
-            let _ = word.try_install(from, false);
+            must(word.try_install(from, false));
         }
         State::Same => {
             count(&core.stats.in_same, 1);
-            let _ = word.try_install(from, false);
+            must(word.try_install(from, false));
         }
         _ => core.installed_from_pool(page, from, keep),
     }

@@ -6,7 +6,7 @@ use crate::door::{Pager, with_frame};
 use crate::limits::{CREDIT_KEPT, CRUMBS_LEAST, FREE_RESERVE, KEPT_FOR_POOL, RUN_MIN};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
-use crate::page::state::State;
+use crate::page::state::{State, must};
 use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::Core;
 use crate::shared::copies::Keep;
@@ -128,7 +128,7 @@ fn take_back<P: Pager>(core: &Core<P>, block: BlockId, start: u32, len: u32) -> 
     let n = fill(core, page, window.slot(start), len);
     for i in 0..n {
         let word = core.table.word(PageId(page.0 + i));
-        let _ = word.try_take_back(word.load());
+        must(word.try_take_back(word.load()));
     }
     core.staged.sub_pages(n);
     core.stats.in_staged().count(n);
@@ -146,7 +146,7 @@ fn copy_back<P: Pager>(core: &Core<P>, window: WindowId, page: PageId) -> u32 {
         return 0;
     }
     let word = core.table.word(page);
-    let _ = word.try_take_back(word.load());
+    must(word.try_take_back(word.load()));
     core.frames.release(window, 1 << page.index());
     core.staged.sub_pages(1);
     core.stats.in_staged().add(1);

@@ -11,7 +11,7 @@ use crate::door::{BlockIo, Pager, with_frame};
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
-use crate::page::state::{State, Word};
+use crate::page::state::{State, Word, must};
 use crate::page::{BlockId, PageId, Slot, SlotId};
 use crate::shared::Core;
 use crate::shared::swapping::{Desk, Swapping, expand};
@@ -297,7 +297,7 @@ fn one<P: Pager>(
             finish(core, s, page, job);
             got.installed = 1 << page.index();
         } else {
-            let _ = word.try_end_io(job.words[0]);
+            must(word.try_end_io(job.words[0]));
             got.end = if got.lost == 0 { End::NoFrames } else { End::Done };
         }
     }
@@ -353,7 +353,7 @@ fn many<P: Pager>(
     for i in 0..job.n {
         let word = core.table.word(job.pages[i].0);
         if word.load() == job.words[i] {
-            let _ = word.try_end_io(job.words[i]);
+            must(word.try_end_io(job.words[i]));
             if i == 0 && job.ready & 1 == 1 {
                 got.end = End::NoFrames; // its mapping is changing
             }

@@ -35,6 +35,8 @@
 
 use super::id::{Handle, SlotId};
 use crate::sync::{AtomicU64, Ordering};
+// What the models do not look at.
+use core::sync::atomic::AtomicU64 as Plain;
 
 /// Where a page's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +170,30 @@ pub struct PageWord<'a>(pub &'a AtomicU64);
 
 /// The result of a transition: the new word, or the word found instead of the expected one.
 pub type Transition = Result<Word, Word>;
+
+/// Transitions of this process that failed although they could not.
+static MISSED: Plain = Plain::new(0);
+
+/// How many times [`must`] was told of a failure.
+pub fn transitions_missed() -> u64 {
+    MISSED.load(Ordering::Relaxed)
+}
+
+/// The word after a transition that cannot fail: the caller holds the block's lock since it read the word. A
+/// failure is a bug. It ends a debug build; a release build counts it and goes on with the word that is there.
+#[inline]
+#[track_caller]
+pub fn must(done: Transition) -> Word {
+    done.unwrap_or_else(missed)
+}
+
+#[cold]
+#[track_caller]
+fn missed(found: Word) -> Word {
+    MISSED.fetch_add(1, Ordering::Relaxed);
+    debug_assert!(false, "a page word changed under its block's lock: {found:?}");
+    found
+}
 
 impl PageWord<'_> {
     /// The current word.
@@ -358,6 +384,17 @@ impl PageWord<'_> {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transition_that_cannot_fail_and_does_is_counted_and_ends_a_debug_build() {
+        let place = AtomicU64::new(0);
+        let (word, before) = (PageWord(&place), transitions_missed());
+        let resident = must(word.try_install(Word::ABSENT, false));
+        assert_eq!((resident.state(), transitions_missed()), (State::Resident, before));
+        let again = || must(PageWord(&AtomicU64::new(1)).try_install(Word::ABSENT, false));
+        assert_eq!(std::panic::catch_unwind(again).is_err(), cfg!(debug_assertions));
+        assert_eq!(transitions_missed(), before + 1);
+    }
 
     #[test]
     fn a_page_goes_out_and_comes_back_keeping_its_record() {

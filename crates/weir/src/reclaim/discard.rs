@@ -4,7 +4,7 @@
 use super::unmap::drain_runs;
 use crate::door::Pager;
 use crate::page::id::{next_run, run_mask};
-use crate::page::state::State;
+use crate::page::state::{State, must};
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, count};
 use crate::sync::Ordering;
@@ -45,7 +45,7 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
             if state == State::Pooled {
                 count(&core.stats.pool_died, 1);
             }
-            let _ = word.try_discard(found);
+            must(word.try_discard(found));
             core.free_copy(page, found);
             gone += 1;
         } else if word.try_drop_kept(found).is_ok() {
@@ -77,7 +77,7 @@ fn free_resident<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u32 {
         Some(window) => {
             let plain = mask & !core.table.block(block).readonly();
             let moved = drain_runs(core, block, window, plain, |word| {
-                let _ = word.try_discard(word.load());
+                must(word.try_discard(word.load()));
             });
             core.frames.put_window(window, moved, 0);
             moved
@@ -96,7 +96,7 @@ fn free_resident<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u32 {
             let found = word.load();
             // `drain_runs` may have found a hole and cleared the word already.
             if found.state() == State::Resident && core.pager.drop_pages(page, 1).is_ok() {
-                let _ = word.try_discard(found);
+                must(word.try_discard(found));
                 core.frames.vanished(1);
                 n += 1;
             }

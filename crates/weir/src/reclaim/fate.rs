@@ -6,7 +6,7 @@ use super::writeback::{Out, Pushed};
 use crate::door::Pager;
 use crate::limits::POOL_PLACES;
 use crate::page::PageId;
-use crate::page::state::Word;
+use crate::page::state::{Word, must};
 use crate::policy::placement::{self, Placement};
 use crate::shared::{Core, count};
 use crate::tier::pool::{Codec, NoRoom};
@@ -84,7 +84,7 @@ pub fn store_elsewhere<P: Pager>(
     match result {
         Ok(handle) => {
             count_record(core, codec);
-            let _ = core.table.word(page).try_store(found, handle);
+            must(core.table.word(page).try_store(found, handle));
             core.note_pooled(page.block());
             Fate::Stored
         }

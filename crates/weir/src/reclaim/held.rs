@@ -6,7 +6,7 @@ use super::fate::{Fate, Step, count_record, store_elsewhere};
 use super::writeback::Out;
 use crate::door::Pager;
 use crate::limits::STORE_PER_HOLD;
-use crate::page::state::Word;
+use crate::page::state::{Word, must};
 use crate::page::{BlockId, Handle, PageId};
 use crate::shared::Core;
 use crate::tier::pool::{Codec, NoRoom};
@@ -89,7 +89,7 @@ impl Held {
                 let bytes = bench.bytes(k, self.lens[k]);
                 core.pool.put(&core.pager, &core.stats, handle, one.page, one.codec, bytes);
                 count_record(core, one.codec);
-                let _ = core.table.word(one.page).try_store(one.found, handle);
+                must(core.table.word(one.page).try_store(one.found, handle));
             }
         }
     }

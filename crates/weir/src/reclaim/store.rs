@@ -12,7 +12,7 @@ use super::writeback::Out;
 use crate::door::{Pager, with_frame};
 use crate::limits::{POOL_PLACES, POOL_SPARE_PART, STUCK_PROBE, STUCK_SAMPLE};
 use crate::page::id::next_run;
-use crate::page::state::{State, Word};
+use crate::page::state::{State, Word, must};
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
 use crate::policy::admission::one_in;
 use crate::policy::placement::{self, Kept, Placement};
@@ -156,7 +156,7 @@ fn store_page<P: Pager>(
         Form::Same(value) => {
             stats::add(&core.stats.out_same, 1);
             core.table.set_aux(page, value);
-            let _ = core.table.word(page).try_store_same(found);
+            must(core.table.word(page).try_store_same(found));
             Fate::Stored
         }
         Form::Record(codec, bytes) => {
@@ -165,7 +165,7 @@ fn store_page<P: Pager>(
         }
         Form::Stuck => {
             count(&core.stats.out_untried, skips.into());
-            let found = core.table.word(page).try_mark_stuck(found).unwrap_or(found);
+            let found = must(core.table.word(page).try_mark_stuck(found));
             let write = |bytes: &mut PageBytes| push_to(core, out, to, page, found, swap::Codec::Raw, bytes);
             let fate = with_frame(&core.pager, slot, write);
             count(&core.stats.out_stuck, (fate == Fate::GivenBack).into());
@@ -194,9 +194,9 @@ fn drop_kept<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Word {
     if found.kept().is_some() {
         core.kept_was(false);
     }
-    let dropped = core.table.word(page).try_drop_kept(found);
+    let dropped = must(core.table.word(page).try_drop_kept(found));
     core.free_copy(page, found);
-    dropped.unwrap_or(found)
+    dropped
 }
 
 /// Whether this page, which did not compress last time, is tried again: what it holds may be something else
@@ -212,12 +212,12 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
         core.kept_was(true);
         core.count_kept(-1);
         core.stats.out_clean().add(1);
-        let _ = word.try_store(found, handle);
+        must(word.try_store(found, handle));
         core.note_pooled(page.block());
     } else if let Some(swapping) = &core.swapping {
         swapping.count_kept(-1);
         stats::add(&core.stats.swap_clean, 1);
-        let _ = word.try_store_slot(found);
+        must(word.try_store_slot(found));
     }
     Fate::Stored
 }
@@ -257,7 +257,7 @@ fn give_back<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, mask: u
         let d = core.pager.fill(block.page(start), window.slot(start), len, Wake::Yes);
         for i in start..start + d.pages {
             let word = core.table.word(block.page(i));
-            let _ = word.try_take_back(word.load());
+            must(word.try_take_back(word.load()));
         }
         n += d.pages;
         at = start + d.pages;

@@ -6,7 +6,7 @@ use super::window::Unmapped;
 use crate::config::UNMAP_BATCH_MAX;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
-use crate::page::state::{PageWord, State, Word};
+use crate::page::state::{PageWord, State, Word, must};
 use crate::page::{BlockId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
@@ -61,7 +61,7 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allo
         return if mask == Leaving::default() { Unmapped::Nothing } else { Unmapped::NoWindow };
     };
     let stage = |word: PageWord<'_>| {
-        let _ = word.try_stage(word.load());
+        must(word.try_stage(word.load()));
     };
     let staged = drain_runs(core, block, window, mask.moved, stage)
         | drain_copies(core, block, window, mask.copied, stage);

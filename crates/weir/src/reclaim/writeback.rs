@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
-use crate::page::state::{State, Word};
+use crate::page::state::{State, Word, must};
 use crate::page::{BlockId, PageId, SlotId};
 use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES, Press, Swapping};
 use crate::shared::{Core, count};
@@ -437,7 +437,7 @@ fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, k
         let word = core.table.word(page);
         let found = word.load();
         if found.tag() == press.tag {
-            let _ = word.try_end_io(found);
+            must(word.try_end_io(found));
         }
         if found.state() == State::Pooled {
             core.note_pooled(page.block());
@@ -513,7 +513,7 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         if let Ok(tagged) = word.try_begin_read(found, press.tag)
             && press.writer.push(page, codec, bytes).is_err()
         {
-            let _ = word.try_end_io(tagged);
+            must(word.try_end_io(tagged));
         }
     });
     let _ = read; // what could not be read stays where it is
@@ -541,7 +541,7 @@ fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press
                 moved += 1;
             }
             Some(slot) => s.tier.free(&mut press.cache, slot),
-            None if found.tag() == press.tag => drop(word.try_end_io(found)),
+            None if found.tag() == press.tag => _ = must(word.try_end_io(found)),
             None => {}
         }
     }
