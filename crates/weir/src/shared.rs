@@ -611,7 +611,7 @@ impl<P: Pager> Core<P> {
     }
 
     fn census_of_block(&self, block: BlockId, census: &mut Census) -> Result<(), &'static str> {
-        let row = self.table.block(block);
+        let row = self.table.block(block).lock();
         let (mut resident, mut staged) = (0, 0);
         for i in 0..BLOCK_PAGES {
             let word = self.table.word(block.page(i)).load();
@@ -637,7 +637,7 @@ impl<P: Pager> Core<P> {
         if resident != row.resident() {
             return Err("a block's resident pages are miscounted");
         }
-        if self.is_forgotten(block) {
+        if self.is_forgotten(&row) {
             return Err("pooled pages in no queue");
         }
         if staged > 0 && row.window().is_none() {

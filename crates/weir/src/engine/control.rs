@@ -9,7 +9,7 @@ use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::{Access, AtFork, Kind, Region};
 use crate::page::state::State;
-use crate::page::table::BlockRow;
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId};
 use crate::reclaim::{self, Effort, discard};
 use crate::stats;
@@ -152,8 +152,7 @@ impl<P: Pager> Engine<P> {
 
     pub(super) fn mark(&self, r: Region, valid: bool) {
         each_block(r.start, r.end(), |block, mask| {
-            let row = self.core.table.block(block);
-            let _guard = row.lock();
+            let row = self.core.table.block(block).lock();
             let others = row.valid() & !mask;
             row.set_valid(if valid { others | mask } else { others });
             match (others, valid) {
@@ -161,7 +160,7 @@ impl<P: Pager> Engine<P> {
                 (_, true) if row.access() != r.access => row.set_access(Access::Any),
                 _ => {}
             }
-            set_class(row, mask, if valid { r.prot } else { PROT_RW });
+            set_class(&row, mask, if valid { r.prot } else { PROT_RW });
         });
     }
 
@@ -321,12 +320,11 @@ impl<P: Pager> Engine<P> {
     fn let_write(&self, r: Region, prot: i32) -> Result<(), Errno> {
         let mut result = Ok(());
         each_block(r.start, r.end(), |block, mask| {
-            let row = self.core.table.block(block);
-            let _guard = row.lock();
+            let row = self.core.table.block(block).lock();
             let first = block.page(mask.trailing_zeros());
             result = result.and_then(|()| self.core.pager.protect(first, mask.count_ones(), prot, r.dump));
             if result.is_ok() {
-                set_class(row, mask, prot);
+                set_class(&row, mask, prot);
             }
         });
         result
@@ -335,15 +333,13 @@ impl<P: Pager> Engine<P> {
     /// MOVE would refuse what it may no longer take, a lift would not: nothing leaves meanwhile.
     fn protect_barred(&self, r: Region, prot: i32) -> Result<(), Errno> {
         each_block(r.start, r.end(), |block, mask| {
-            let row = self.core.table.block(block);
-            let _guard = row.lock();
+            let row = self.core.table.block(block).lock();
             row.set_fixed(row.fixed() | mask);
         });
         self.core.pager.protect(PageId(r.start), r.pages, prot, r.dump)?;
         each_block(r.start, r.end(), |block, mask| {
-            let row = self.core.table.block(block);
-            let _guard = row.lock();
-            set_class(row, mask, prot);
+            let row = self.core.table.block(block).lock();
+            set_class(&row, mask, prot);
         });
         Ok(())
     }
@@ -415,8 +411,7 @@ impl<P: Pager> Engine<P> {
                 let mut others = regions.map.parts(first, first + BLOCK_PAGES).0.into_iter();
                 others.all(|r| r.access == access || r.kind == Kind::Foreign)
             };
-            let row = self.core.table.block(block);
-            let _guard = row.lock();
+            let row = self.core.table.block(block).lock();
             row.set_access(if agreed { access } else { Access::Any });
         });
     }
@@ -615,7 +610,7 @@ impl<P: Pager> Engine<P> {
 
 /// Notes how pages with this protection leave: plain read-write ones by MOVE, those without write
 /// access by copy, the others not at all while they are so.
-fn set_class(row: BlockRow<'_>, mask: u64, prot: i32) {
+fn set_class(row: &BlockGuard<'_>, mask: u64, prot: i32) {
     let readonly = prot & PROT_WRITE == 0;
     let fixed = !readonly && prot & PROT_ACCESS != PROT_RW;
     row.set_readonly(if readonly { row.readonly() | mask } else { row.readonly() & !mask });
@@ -624,6 +619,8 @@ fn set_class(row: BlockRow<'_>, mask: u64, prot: i32) {
 
 /// Whether pages of these that have contents are not in RAM, or on their way out.
 fn is_out<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
-    let in_state = |state| engine.core.table.in_state(block, mask, state);
-    engine.core.table.is_touched(block) && mask & !in_state(State::Absent) & !in_state(State::Resident) != 0
+    let table = &engine.core.table;
+    let is_out =
+        |i: u32| !matches!(table.word(block.page(i)).load().state(), State::Absent | State::Resident);
+    table.is_touched(block) && (0..BLOCK_PAGES).any(|i| mask >> i & 1 == 1 && is_out(i))
 }

@@ -8,9 +8,9 @@ use crate::page::id::{next_run, run_mask};
 use crate::page::region::{Kind, Region};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, must};
+use crate::page::table::BlockGuard;
 use crate::page::{PageId, Slot};
 use crate::reclaim::discard::{Depth, discard};
-use crate::sync::LockGuard;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
@@ -24,6 +24,19 @@ pub enum Place {
     Anywhere,
     /// At this address of the managed space, over whatever is there.
     At(usize),
+}
+
+/// The locks of the blocks of two pages, which may be one.
+struct Both<'a> {
+    low: BlockGuard<'a>,
+    high: Option<BlockGuard<'a>>,
+}
+
+impl<'a> Both<'a> {
+    /// That of this page's block.
+    fn of(&self, page: PageId) -> &BlockGuard<'a> {
+        self.high.as_ref().filter(|high| high.block() == page.block()).unwrap_or(&self.low)
+    }
 }
 
 impl<P: Pager> Engine<P> {
@@ -218,16 +231,16 @@ impl<P: Pager> Engine<P> {
     /// meanwhile: the old one is being remapped, the new one is not known to it yet.
     fn move_run(&self, from: PageId, to: PageId, most: u32) -> u32 {
         let core = &self.core;
-        let _guards = self.lock_both(from, to);
+        let both = self.lock_both(from, to);
         let state = |i: u32| core.table.word(PageId(from.0 + i)).load().state();
         match state(0) {
             State::Absent => return 1,
             State::Resident => {
                 let n = (0..most).take_while(|i| state(*i) == State::Resident).count() as u32;
-                return self.move_resident(from, to, n);
+                return self.move_resident(&both, from, to, n);
             }
             State::Staged => {
-                let Some(window) = core.table.block(from.block()).window() else { return 1 };
+                let Some(window) = both.of(from).window() else { return 1 };
                 let slot: Slot = window.slot(from.index());
                 assert!(
                     self.repeat(|| core.pager.fill(to, slot, 1, Wake::No)),
@@ -236,21 +249,21 @@ impl<P: Pager> Engine<P> {
                 core.staged.sub_pages(1);
                 let word = core.table.word(from);
                 must(word.try_take_back(word.load()));
-                self.hand_over(from, to);
-                self.count_arrived(to, 1);
+                self.hand_over(&both, from, to);
+                self.count_arrived(both.of(to), 1);
             }
             State::Same | State::Pooled | State::Swapped => {
-                self.hand_over(from, to);
+                self.hand_over(&both, from, to);
                 core.charge(to.block());
             }
         }
         1
     }
 
-    fn move_resident(&self, from: PageId, to: PageId, n: u32) -> u32 {
+    fn move_resident(&self, both: &Both<'_>, from: PageId, to: PageId, n: u32) -> u32 {
         let core = &self.core;
         let Some(window) = core.frames.take_empty() else {
-            self.copy_stubborn(from, to);
+            self.copy_stubborn(both, from, to);
             return 1;
         };
         let slot = window.slot(0);
@@ -283,20 +296,20 @@ impl<P: Pager> Engine<P> {
             at = start + len;
         }
         core.frames.put_window(window, 0, 0);
-        core.table.block(from.block()).add_resident(-(drained as i32));
-        (0..drained).for_each(|i| self.hand_over(PageId(from.0 + i), PageId(to.0 + i)));
+        both.of(from).add_resident(-(drained as i32));
+        (0..drained).for_each(|i| self.hand_over(both, PageId(from.0 + i), PageId(to.0 + i)));
         if arrived != 0 {
-            self.count_arrived(to, arrived.count_ones());
+            self.count_arrived(both.of(to), arrived.count_ones());
         }
         if drained == 0 {
-            self.copy_stubborn(from, to);
+            self.copy_stubborn(both, from, to);
         }
         drained.max(1)
     }
 
     /// A page that cannot be moved (pinned by a device, not plain memory, no empty window to move
     /// it through) is copied.
-    fn copy_stubborn(&self, from: PageId, to: PageId) {
+    fn copy_stubborn(&self, both: &Both<'_>, from: PageId, to: PageId) {
         let core = &self.core;
         if core.table.word(from).load().state() != State::Resident {
             return;
@@ -307,23 +320,23 @@ impl<P: Pager> Engine<P> {
         );
         // One frame more for a moment; the old one goes back to the kernel.
         let _ = core.pager.drop_pages(from, 1);
-        core.table.block(from.block()).add_resident(-1);
-        self.hand_over(from, to);
-        self.count_arrived(to, 1);
+        both.of(from).add_resident(-1);
+        self.hand_over(both, from, to);
+        self.count_arrived(both.of(to), 1);
     }
 
     /// The word, its record and its second word go from one page to the other.
-    fn hand_over(&self, from: PageId, to: PageId) {
+    fn hand_over(&self, both: &Both<'_>, from: PageId, to: PageId) {
         let core = &self.core;
         let (old, new) = (core.table.word(from), core.table.word(to));
         let found = old.load();
         if let Some(h) = found.handle() {
-            core.pool.rename(&core.pager, h, to);
+            core.pool.rename(&core.pager, both.of(from), h, to);
         }
         if let (Some(slot), Some(swapping)) = (core.table.slot_of(from, found), &core.swapping) {
             swapping.tier.rename(slot, to);
         }
-        core.table.set_aux(to, core.table.aux(from));
+        core.table.set_aux(both.of(to), to, core.table.aux(from));
         must(old.try_discard(found));
         must(new.try_adopt(found));
         if found.state() == State::Pooled {
@@ -331,18 +344,17 @@ impl<P: Pager> Engine<P> {
         }
     }
 
-    fn count_arrived(&self, to: PageId, n: u32) {
-        let row = self.core.table.block(to.block());
+    fn count_arrived(&self, to: &BlockGuard<'_>, n: u32) {
         self.core.charge(to.block());
-        row.add_resident(n as i32);
+        to.add_resident(n as i32);
         self.core.resident.arrived(&self.core.table, to.block(), Arrival::Fetched);
     }
 
-    fn lock_both(&self, a: PageId, b: PageId) -> (LockGuard<'_>, Option<LockGuard<'_>>) {
+    fn lock_both(&self, a: PageId, b: PageId) -> Both<'_> {
         let (x, y) = (a.block().min(b.block()), a.block().max(b.block()));
-        let first = self.core.table.block(x).lock();
-        let second = (x != y).then(|| self.core.table.block(y).lock());
-        (first, second)
+        let low = self.core.table.block(x).lock();
+        let high = (x != y).then(|| self.core.table.block(y).lock());
+        Both { low, high }
     }
 
     fn repeat(&self, mut f: impl FnMut() -> Done) -> bool {

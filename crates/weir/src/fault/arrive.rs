@@ -4,7 +4,8 @@
 use crate::door::{Done, Pager};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word, must};
-use crate::page::{BlockId, PageId, Slot};
+use crate::page::table::BlockGuard;
+use crate::page::{PageId, Slot};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 use crate::stats;
@@ -12,14 +13,14 @@ use crate::sync::Ordering;
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
 
-/// So many pages of a block are mapped. Under its lock.
-pub(super) fn arrived<P: Pager>(core: &Core<P>, block: BlockId, pages: u32, how: Arrival) {
-    core.table.block(block).add_resident(pages as i32);
-    core.resident.arrived(&core.table, block, how);
+/// So many pages of a block are mapped.
+pub(super) fn arrived<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, pages: u32, how: Arrival) {
+    held.add_resident(pages as i32);
+    core.resident.arrived(&core.table, held.block(), how);
 }
 
 /// The page is mapped: change its word, give up its copies or keep one.
-pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
+pub(super) fn finish<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId, keep: Keep) {
     let word = core.table.word(page);
     let from: Word = word.load();
     match from.state() {
@@ -32,7 +33,7 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, page: PageId, keep: Keep) {
             count(&core.stats.in_same, 1);
             must(word.try_install(from, false));
         }
-        _ => core.installed_from_pool(page, from, keep),
+        _ => core.installed_from_pool(held, page, from, keep),
     }
 }
 

@@ -6,28 +6,29 @@ use crate::door::Pager;
 use crate::limits::NEW_FRAMES_LEAVE;
 use crate::page::PageId;
 use crate::page::state::State;
+use crate::page::table::BlockGuard;
 use crate::shared::Core;
 use crate::shared::copies::Keep;
 use weir_os::uffd::Wake;
 
-/// Fills the untouched pages at the start of a run. Under their block's lock. `None`: there are none, or the
+/// Fills the untouched pages at the start of a run. `None`: there are none, or the
 /// budget does not allow so many new frames, or the kernel gave none. Else how many pages arrived.
-pub fn fill_run<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> Option<u32> {
+pub fn fill_run<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId, len: u32) -> Option<u32> {
     let untouched = |i: &u32| core.table.word(PageId(page.0 + i)).load().state() == State::Absent;
     let len = len.min(core.frames.credit().saturating_sub(NEW_FRAMES_LEAVE));
     let len = (0..len).take_while(untouched).count() as u32;
     if len == 0 || !core.frames.take_credit_leaving(len, NEW_FRAMES_LEAVE) {
         return None;
     }
-    let n = fill_untouched(core, page, len);
+    let n = fill_untouched(core, held, page, len);
     (n > 0).then_some(n)
 }
 
 /// The credit for them has been taken; what is not used of it goes back.
-fn fill_untouched<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> u32 {
+fn fill_untouched<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId, len: u32) -> u32 {
     let n = ride_out(core, len, |done| core.pager.fill_zeros(PageId(page.0 + done), len - done, Wake::Yes));
     core.frames.vanished(len - n);
-    (0..n).for_each(|i| finish(core, PageId(page.0 + i), Keep::Nothing));
+    (0..n).for_each(|i| finish(core, held, PageId(page.0 + i), Keep::Nothing));
     n
 }
 
@@ -35,6 +36,7 @@ fn fill_untouched<P: Pager>(core: &Core<P>, page: PageId, len: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::fault::{Outcome, Strides, resolve};
+    use crate::page::BlockId;
     use crate::sim::{FakePager, World};
     use crate::sync::Ordering;
 
@@ -84,10 +86,11 @@ mod tests {
         assert_eq!(core.pager.zero(PageId(5)).pages, 1);
         // The run that begins at the page itself brings nothing: the other way is tried, and fails as it did
         // before.
-        assert_eq!(fill_run(&core, PageId(5), 10), None);
+        let held = core.table.block(BlockId(0)).lock();
+        assert_eq!(fill_run(&core, &held, PageId(5), 10), None);
         assert_eq!((core.frames.existing(), core.frames.free()), (64, 64), "its credit is back");
-        assert_eq!(fill_run(&core, PageId(6), 10), Some(10));
-        assert_eq!(fill_run(&core, PageId(6), 10), None, "they are touched now");
+        assert_eq!(fill_run(&core, &held, PageId(6), 10), Some(10));
+        assert_eq!(fill_run(&core, &held, PageId(6), 10), None, "they are touched now");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::limits::{CREDIT_KEPT, CRUMBS_LEAST, FREE_RESERVE, KEPT_FOR_POOL, RUN_
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, must};
-use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::page::table::BlockGuard;
+use crate::page::{PageId, Slot, WindowId};
 use crate::shared::Core;
 use crate::shared::copies::Keep;
 use crate::tier::pool::Damaged;
@@ -44,8 +45,7 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
 /// the other: each is a MOVE of its own, with its interrupt, and what is left of the others has to be
 /// gathered for the pool. Only where frames are short, but not so few that making room takes the pages that
 /// came last; and where faulting threads keep all processors busy each makes room behind its faults instead.
-/// Under the block's lock.
-pub fn would_get_crumbs<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -> bool {
+pub fn would_get_crumbs<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, wanted: u64) -> bool {
     let short = !core.is_plentiful()
         && core.available() < core.low_mark()
         && core.frames.credit() < BLOCK_PAGES
@@ -53,37 +53,37 @@ pub fn would_get_crumbs<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -
     short
         && core.demand.leaves_processors()
         && core.frames_outside_pool() >= CRUMBS_LEAST
-        && needing_frames(core, block, wanted) > BLOCK_PAGES / 2
+        && needing_frames(core, held, wanted) > BLOCK_PAGES / 2
 }
 
 /// How many of the pages are neither there, nor staged, nor in the swap file.
-fn needing_frames<P: Pager>(core: &Core<P>, block: BlockId, wanted: u64) -> u32 {
-    let of = |state| core.table.in_state(block, wanted, state).count_ones();
+fn needing_frames<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, wanted: u64) -> u32 {
+    let of = |state| core.table.in_state(held, wanted, state).count_ones();
     of(State::Absent) + of(State::Same) + of(State::Pooled)
 }
 
 /// Brings in the pages of `mask` that are neither resident nor in the swap file, the run with page `first`
-/// before the others. Under the block's lock. The page `first` may use the last frames, readahead may not.
-pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Got {
+/// before the others. The page `first` may use the last frames, readahead may not.
+pub fn bring_in<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64, first: u32) -> Got {
     let mut got = Got::default();
     let mut arrival = Arrival::Fetched;
-    let mut missing = missing_of(core, block, mask);
-    missing &= !swapped_of(core, block, missing);
-    let absent = core.table.in_state(block, missing, State::Absent);
+    let mut missing = missing_of(core, held, mask);
+    missing &= !swapped_of(core, held, missing);
+    let absent = core.table.in_state(held, missing, State::Absent);
     let mut from = first;
     while missing != 0 {
         let Some((start, len)) = next_run(missing, from).or_else(|| next_run(missing, 0)) else { break };
-        let word = core.table.word(block.page(start)).load();
+        let word = core.table.word(held.block().page(start)).load();
         let same_source = (1..len)
-            .take_while(|i| is_staged(core, block.page(start + i)) == (word.state() == State::Staged))
+            .take_while(|i| is_staged(core, held.block().page(start + i)) == (word.state() == State::Staged))
             .count() as u32;
         let len = 1 + same_source;
         let done = if word.state() == State::Staged {
             arrival = Arrival::TakenBack;
-            take_back(core, block, start, len)
+            take_back(core, held, start, len)
         } else {
             let need = if got.installed >> first & 1 == 0 { 1 } else { 0 };
-            match fetch_run(core, block, start, len, need, &mut got.lost) {
+            match fetch_run(core, held, start, len, need, &mut got.lost) {
                 Some(n) => n,
                 None => break,
             }
@@ -95,22 +95,22 @@ pub fn bring_in<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32)
     }
     got.fresh = got.installed & absent;
     if got.installed != 0 {
-        arrived(core, block, got.installed.count_ones(), arrival);
+        arrived(core, held, got.installed.count_ones(), arrival);
     }
     got
 }
 
-/// The pages of `mask` that are not resident. Under the block's lock.
-pub fn missing_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
-    mask & !core.table.in_state(block, mask, State::Resident)
+/// The pages of `mask` that are not resident.
+pub fn missing_of<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> u64 {
+    mask & !core.table.in_state(held, mask, State::Resident)
 }
 
-/// The pages of `mask` that are in the swap file alone. Under the block's lock.
-pub fn swapped_of<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u64 {
+/// The pages of `mask` that are in the swap file alone.
+pub fn swapped_of<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> u64 {
     if core.swapping.is_none() {
         return 0;
     }
-    core.table.in_state(block, mask, State::Swapped)
+    core.table.in_state(held, mask, State::Swapped)
 }
 
 fn is_staged<P: Pager>(core: &Core<P>, page: PageId) -> bool {
@@ -118,9 +118,9 @@ fn is_staged<P: Pager>(core: &Core<P>, page: PageId) -> bool {
 }
 
 /// Moves staged frames back. Returns how many pages from the start of the run are there.
-fn take_back<P: Pager>(core: &Core<P>, block: BlockId, start: u32, len: u32) -> u32 {
-    let Some(window) = core.table.block(block).window() else { return 0 };
-    let page = block.page(start);
+fn take_back<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, start: u32, len: u32) -> u32 {
+    let Some(window) = held.window() else { return 0 };
+    let page = held.block().page(start);
     core.demand.note(len);
     if len == 1 && core.demand.wants_credit() && core.frames.take_credit(1) {
         return copy_back(core, window, page);
@@ -157,7 +157,7 @@ fn copy_back<P: Pager>(core: &Core<P>, window: WindowId, page: PageId) -> u32 {
 /// how many; `None` when there is no frame.
 fn fetch_run<P: Pager>(
     core: &Core<P>,
-    block: BlockId,
+    held: &BlockGuard<'_>,
     start: u32,
     len: u32,
     need: u32,
@@ -174,19 +174,19 @@ fn fetch_run<P: Pager>(
     let new = len.min(readahead.max(need));
     if new > 1
         && core.takes_new_frames()
-        && let Some(n) = fresh::fill_run(core, block.page(start), new)
+        && let Some(n) = fresh::fill_run(core, held, held.block().page(start), new)
     {
         return Some(n);
     }
     if (len == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
-        return Some(fetch_one(core, block, start, lost));
+        return Some(fetch_one(core, held, start, lost));
     }
     let len = new;
     if len == 0 {
         return None;
     }
     let run = core.frames.take_run(len)?;
-    let page = block.page(start);
+    let page = held.block().page(start);
     let mut keeps = [Keep::Nothing; BLOCK_PAGES as usize];
     let (ready, n) = fetch_and_fill(core, page, (run.slot, run.n, run.zeroed), &mut keeps);
     if ready < run.n {
@@ -195,7 +195,7 @@ fn fetch_run<P: Pager>(
     core.frames.moved_out(run.slot, n);
     core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
     for i in 0..n {
-        finish(core, PageId(page.0 + i), keeps[i as usize]);
+        finish(core, held, PageId(page.0 + i), keeps[i as usize]);
     }
     Some(n)
 }
@@ -228,8 +228,8 @@ pub(super) fn fetch_and_fill<P: Pager>(
 
 /// A single page: expanded into ordinary memory and copied into a new frame, which disturbs no other
 /// processor as a move would.
-fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u64) -> u32 {
-    let page = block.page(index);
+fn fetch_one<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, index: u32, lost: &mut u64) -> u32 {
+    let page = held.block().page(index);
     let copy = |bytes: &PageBytes| {
         let n = ride_out(core, 1, |_| core.pager.fill_copy(page, bytes, Wake::Yes));
         (n == 1).then(|| keep_of(core, page, bytes, core.keeps_copies(1), core.keeps_slots()))
@@ -250,7 +250,7 @@ fn fetch_one<P: Pager>(core: &Core<P>, block: BlockId, index: u32, lost: &mut u6
         return 0;
     };
     core.stats.in_copied().add(1);
-    finish(core, page, keep);
+    finish(core, held, page, keep);
     1
 }
 

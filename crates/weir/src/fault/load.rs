@@ -4,7 +4,7 @@ use crate::admission::{Asker, Want};
 use crate::door::{Pager, with_frame};
 use crate::page::PageId;
 use crate::page::state::State;
-use crate::page::table::BlockRow;
+use crate::page::table::{BlockGuard, BlockRow};
 use crate::shared::Core;
 use weir_os::mem::PAGE_BYTES;
 
@@ -48,14 +48,14 @@ pub fn may_answer<P: Pager>(core: &Core<P>, row: BlockRow<'_>, want: Want, load:
     plain && core.is_tight() && core.admission.answers(want, load.asker)
 }
 
-/// The value, if the page is staged, same-filled or a record in the pool, and the record is good. Under the
-/// block's lock.
-pub fn from_ram<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Option<u64> {
+/// The value, if the page is staged, same-filled or a record in the pool, and the record is good.
+pub fn from_ram<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId, load: Load) -> Option<u64> {
+    held.has(page);
     debug_assert!(load.end() <= PAGE_BYTES);
     let word = core.table.word(page).load();
     match word.state() {
         State::Staged => {
-            let slot = core.table.block(page.block()).window()?.slot(page.index());
+            let slot = held.window()?.slot(page.index());
             Some(with_frame(&core.pager, slot, |bytes| load.of(bytes)))
         }
         State::Same => Some(load.of_same(core.table.aux(page))),

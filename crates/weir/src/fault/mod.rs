@@ -19,10 +19,10 @@ use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
 use crate::page::state::State;
-use crate::page::{BlockId, PageId, table::BlockRow};
+use crate::page::table::BlockGuard;
+use crate::page::{BlockId, PageId};
 use crate::shared::{Core, count};
 use crate::stats;
-use crate::sync::LockGuard;
 use install::bring_in;
 use load::Load;
 use readahead::Plan;
@@ -97,40 +97,42 @@ pub fn resolve_load<P: Pager>(
         install::ensure_frames(core);
         // 2. Lookup: where the page is.
         let guard = row.lock();
-        let (source, state) = lookup(core, row, page);
+        let (source, state) = lookup(core, &guard, page);
         let (plan, load) = match source {
             Source::Foreign => {
                 stats::add(&core.stats.faults_foreign, 1);
                 return Outcome::Foreign;
             }
             // 3. There already? Another fault brought it, or the program dropped it behind our back.
-            Source::There => return settle_resident(core, row, page),
+            Source::There => return settle_resident(core, &guard, page),
             // 4. How much to bring: the page, and what readahead expects next; or nothing, where a load can
             //    be answered.
-            _ => decide(core, row, page, state, request),
+            _ => decide(core, &guard, page, state, request),
         };
         // 5. Fetch and install. 6. Count, look ahead.
         let fault = Fault { core, strides, page, tid };
         match source {
             Source::Swap => {
                 // What is in the pool comes by faults of its own.
-                let plan = plan.of(install::swapped_of(core, page.block(), plan.mask));
+                let plan = plan.of(install::swapped_of(core, &guard, plan.mask));
                 drop(guard);
                 match fault.bring_from_swap(&plan, load, seen) {
                     Some(outcome) => return outcome,
                     None => continue, // it is not in the swap file any more, or somebody else is at it
                 }
             }
-            _ => match load.and_then(|(load, want)| Some((load, want, load::from_ram(core, page, load)?))) {
+            _ => match load
+                .and_then(|(load, want)| Some((load, want, load::from_ram(core, &guard, page, load)?)))
+            {
                 Some((load, want, value)) => return fault.loaded(&plan, (load, want), value),
-                None => return fault.bring_from_ram(row, &plan, request, guard),
+                None => return fault.bring_from_ram(&plan, request, guard),
             },
         }
     }
 }
 
-/// Where a page is. Under its block's lock.
-fn lookup<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) -> (Source, State) {
+/// Where a page is.
+fn lookup<P: Pager>(core: &Core<P>, row: &BlockGuard<'_>, page: PageId) -> (Source, State) {
     if row.valid() >> page.index() & 1 == 0 {
         return (Source::Foreign, State::Absent);
     }
@@ -140,19 +142,19 @@ fn lookup<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) -> (Source,
     (Source::of(state), state)
 }
 
-/// How much to bring with a page, or which load of it is answered instead. Under the block's lock.
+/// How much to bring with a page, or which load of it is answered instead.
 fn decide<P: Pager>(
     core: &Core<P>,
-    row: BlockRow<'_>,
+    row: &BlockGuard<'_>,
     page: PageId,
     state: State,
     request: &mut Request,
 ) -> (Plan, Option<(Load, Want)>) {
     let (want, verdict) = look(core, page, state, request);
-    let answered = |load: &Load| verdict == Verdict::Open && load::may_answer(core, row, want, *load);
+    let answered = |load: &Load| verdict == Verdict::Open && load::may_answer(core, **row, want, *load);
     let load = request.load.filter(answered);
     let again = verdict == Verdict::AtOnce;
-    let plan = readahead::plan(core, (page.block(), page.index()), state, (again, load.is_some()));
+    let plan = readahead::plan(core, row, page.index(), state, (again, load.is_some()));
     // Where readahead wants more than the page, it comes.
     let load = load.filter(|_| plan.mask == run_mask(page.index(), 1));
     (plan, load.map(|load| (load, want)))
@@ -169,22 +171,16 @@ struct Fault<'a, P: Pager> {
 impl<P: Pager> Fault<'_, P> {
     /// Brings in a page that is in RAM, or that is zeros, and what is planned with it; the page's run first.
     /// Ends the hold of the block's lock.
-    fn bring_from_ram(
-        &self,
-        row: BlockRow<'_>,
-        plan: &Plan,
-        request: &mut Request,
-        guard: LockGuard<'_>,
-    ) -> Outcome {
+    fn bring_from_ram(&self, plan: &Plan, request: &mut Request, held: BlockGuard<'_>) -> Outcome {
         let (core, block, index) = (self.core, self.page.block(), self.page.index());
-        let wanted = plan.mask & row.valid() | run_mask(index, 1);
-        if !request.made_room && install::would_get_crumbs(core, block, wanted) {
+        let wanted = plan.mask & held.valid() | run_mask(index, 1);
+        if !request.made_room && install::would_get_crumbs(core, &held, wanted) {
             (request.made_room, request.room_for_block) = (true, true);
             return Outcome::NoFrames;
         }
-        let (got, second) = match bring_two(core, block, wanted, plan) {
+        let (got, second) = match bring_two(core, &held, wanted, plan) {
             Some((got, second)) => (got, Some(second)),
-            None => (bring_in(core, block, wanted, index), None),
+            None => (bring_in(core, &held, wanted, index), None),
         };
         if got.lost >> index & 1 == 1 {
             return Outcome::Lost;
@@ -195,7 +191,7 @@ impl<P: Pager> Fault<'_, P> {
         // Threads waiting for pages of the runs were woken by the moves.
         readahead::done(plan, core, block, index, got.installed, got.fresh);
         second.iter().for_each(|second| second.done(core));
-        drop((guard, second));
+        drop((held, second));
         self.installed(plan)
     }
 
@@ -281,16 +277,15 @@ pub fn first_touches<P: Pager>(core: &Core<P>, a: Ahead) -> Option<Ahead> {
 
 /// A fault on a page whose word says Resident: either another fault resolved it, or the page was
 /// dropped without our knowing (a raw system call) and must read as zeros.
-fn settle_resident<P: Pager>(core: &Core<P>, row: BlockRow<'_>, page: PageId) -> Outcome {
+fn settle_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId) -> Outcome {
     let z = core.pager.zero(page);
     if z.pages == 1 {
         // The frame it had is gone; the shared zero page stands in until the first write.
         let word = core.table.word(page);
         let found = word.load();
         if word.try_drop_kept(found).is_ok() {
-            core.free_copy(page, found);
+            core.free_copy(held, page, found);
         }
-        let _ = row;
         return Outcome::Installed(None);
     }
     if z.stop == Some(Errno::EEXIST) {
@@ -337,16 +332,15 @@ pub fn require<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Required 
 /// As [`require`], but that pages in the swap file stay there: `Err` says which.
 fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result<Required, u64> {
     install::ensure_frames(core);
-    let row = core.table.block(block);
-    let _guard = row.lock();
-    let missing = install::missing_of(core, block, mask & row.valid());
+    let row = core.table.block(block).lock();
+    let missing = install::missing_of(core, &row, mask & row.valid());
     if missing == 0 {
         return Ok(Required::Ready);
     }
     core.charge(block);
-    let swapped = install::swapped_of(core, block, missing);
+    let swapped = install::swapped_of(core, &row, missing);
     let here = missing & !swapped;
-    let got = bring_in(core, block, here, here.trailing_zeros() % BLOCK_PAGES);
+    let got = bring_in(core, &row, here, here.trailing_zeros() % BLOCK_PAGES);
     count(&core.stats.in_for_calls, got.installed.count_ones());
     core.kick_if_low();
     match (got.lost, here & !got.installed) {
@@ -373,8 +367,8 @@ pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose
         return 0;
     }
     core.charge(block);
-    let swapped = install::swapped_of(core, block, mask);
-    let got = bring_in(core, block, mask, (mask & !swapped).trailing_zeros() % BLOCK_PAGES);
+    let swapped = install::swapped_of(core, &guard, mask);
+    let got = bring_in(core, &guard, mask, (mask & !swapped).trailing_zeros() % BLOCK_PAGES);
     let mut read = (got.installed & !got.fresh).count_ones();
     if let Whose::Stream(state) = whose {
         readahead::pass_on(core, block, state, (got.installed | swapped).count_ones(), read);

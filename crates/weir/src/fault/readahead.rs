@@ -4,6 +4,7 @@
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId};
 use crate::policy::nearness::Tried;
 use crate::policy::readahead::{self, Proof, Signals, UNPROVEN, unproven_of, with_unproven};
@@ -58,15 +59,16 @@ pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
     row.set_readahead(with_unproven(state, unproven_of(state) + read));
 }
 
-/// Plans for a fault at `index` of `block`, under its lock. `again`: the page was wanted a moment ago, and
+/// Plans for a fault at `index` of a block. `again`: the page was wanted a moment ago, and
 /// its load answered.
 pub fn plan<P: Pager>(
     core: &Core<P>,
-    (block, index): (BlockId, u32),
+    row: &BlockGuard<'_>,
+    index: u32,
     source: State,
     (again, loads): (bool, bool),
 ) -> Plan {
-    let row = core.table.block(block);
+    let block = row.block();
     let plentiful = source == State::Absent && core.is_plentiful();
     let available = if plentiful { core.available() } else { 0 };
     // Looked up at a border alone, where a neighbour's stream can enter: most faults are elsewhere.

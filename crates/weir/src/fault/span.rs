@@ -16,10 +16,10 @@ use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::region::Access;
 use crate::page::resident::Arrival;
 use crate::page::state::State;
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
-use crate::sync::LockGuard;
 
 /// Which blocks may be in a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     if most < least {
         return 0;
     }
-    let mut guards: [Option<LockGuard<'_>>; LIFT_BLOCKS as usize] = Default::default();
+    let mut guards: [Option<BlockGuard<'_>>; LIFT_BLOCKS as usize] = Default::default();
     let mut n = 0;
     while n < most && first.0 + n < core.table.pages() / BLOCK_PAGES {
         let Some(guard) = whole_block(core, BlockId(first.0 + n), Of::Fresh) else { break };
@@ -53,15 +53,17 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     if n < least {
         return 0;
     }
-    let (came, read) =
-        if plentiful { (new_frames(core, first, n), 0) } else { free_frames(core, first, n, &mut []) };
-    for i in 0..n {
+    let held = guards.each_ref().map(Option::as_ref);
+    let (came, read) = match plentiful {
+        true => (new_frames(core, &held[..n as usize]), 0),
+        false => free_frames(core, &held[..n as usize], &mut []),
+    };
+    for (i, held) in (0..).zip(held.iter().flatten()) {
         let here = came.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         if here > 0 {
-            let block = BlockId(first.0 + i);
             let last = came <= (i + 1) * BLOCK_PAGES;
-            arrived(core, block, here, Arrival::Fetched);
-            readahead::pass_on(core, block, state, here, if last { read } else { 0 });
+            arrived(core, held, here, Arrival::Fetched);
+            readahead::pass_on(core, held.block(), state, here, if last { read } else { 0 });
         }
     }
     if came > 0 {
@@ -76,64 +78,63 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
 /// The block behind the one of a fault, that came along.
 #[derive(Debug)]
 pub struct Second<'a> {
-    block: BlockId,
     state: u64,
     came: u32,
     read: u32,
-    _guard: LockGuard<'a>,
+    held: BlockGuard<'a>,
 }
 
 impl Second<'_> {
     /// Leaves the stream's state, once the first block's own plan is done.
     pub fn done<P: Pager>(&self, core: &Core<P>) {
         if self.came > 0 {
-            readahead::pass_on(core, self.block, self.state, self.came, self.read);
+            readahead::pass_on(core, self.held.block(), self.state, self.came, self.read);
             core.stats.readahead().count(self.came);
             count(&core.stats.swap_ra, self.read);
         }
     }
 }
 
-/// Brings in the whole of a block in the pool, where a stream enters it, and the whole of the next one. Under
-/// the block's lock. `None`: not both can be had at once.
+/// Brings in the whole of a block in the pool, where a stream enters it, and the whole of the next one.
+/// `None`: not both can be had at once.
 pub fn bring_two<'a, P: Pager>(
     core: &'a Core<P>,
-    block: BlockId,
+    held: &BlockGuard<'_>,
     wanted: u64,
     plan: &Plan,
 ) -> Option<(Got, Second<'a>)> {
     let a = plan.ahead.filter(|a| wanted == u64::MAX && a.stride == 1 && !a.fresh)?;
     let Whose::Stream(state) = a.whose else { return None };
     let next = a.first.block();
-    let guard = whole_block(core, next, Of::Pool).filter(|_| is_whole(core, block, Of::Pool))?;
+    let guard = whole_block(core, next, Of::Pool).filter(|_| is_whole(core, held, Of::Pool))?;
     let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     if spare < POOLED_BLOCKS * BLOCK_PAGES {
         return None;
     }
-    let absent = |block| core.table.in_state(block, u64::MAX, State::Absent);
-    let (fresh, next_fresh) = (absent(block), absent(next));
+    let absent = |held| core.table.in_state(held, u64::MAX, State::Absent);
+    let (fresh, next_fresh) = (absent(held), absent(&guard));
     let mut keeps = [Keep::Nothing; (POOLED_BLOCKS * BLOCK_PAGES) as usize];
-    let (came, _) = free_frames(core, block, POOLED_BLOCKS, &mut keeps);
+    let (came, _) = free_frames(core, &[Some(held), Some(&guard)], &mut keeps);
     if came == 0 {
         return None;
     }
     let here = came.min(BLOCK_PAGES);
     core.demand.note(came);
-    arrived(core, block, here, Arrival::Fetched);
+    arrived(core, held, here, Arrival::Fetched);
     let installed = run_mask(0, here);
-    let mut second = Second { block: next, state, came: came - here, read: 0, _guard: guard };
+    let mut second = Second { state, came: came - here, read: 0, held: guard };
     if second.came > 0 {
         second.read = (run_mask(0, second.came) & !next_fresh).count_ones();
-        arrived(core, next, second.came, Arrival::Fetched);
+        arrived(core, &second.held, second.came, Arrival::Fetched);
     }
     Some((Got { installed, lost: 0, fresh: fresh & installed }, second))
 }
 
-/// From the kernel, block by block. Pages that came, from the start.
-fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
+/// From the kernel, for blocks one after the other. Pages that came, from the start.
+fn new_frames<P: Pager>(core: &Core<P>, blocks: &[Option<&BlockGuard<'_>>]) -> u32 {
     let mut came = 0;
-    for i in 0..blocks {
-        let here = fresh::fill_run(core, BlockId(first.0 + i).page(0), BLOCK_PAGES).unwrap_or(0);
+    for held in blocks.iter().flatten() {
+        let here = fresh::fill_run(core, held, held.block().page(0), BLOCK_PAGES).unwrap_or(0);
         came += here;
         if here < BLOCK_PAGES {
             break;
@@ -142,11 +143,16 @@ fn new_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32) -> u32 {
     came
 }
 
-/// From the arena, by one MOVE; `keeps` as in [`fetch_and_fill`]. Pages that came, from the start, and how
-/// many of them had contents.
-fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32, keeps: &mut [Keep]) -> (u32, u32) {
-    let Some((window, n)) = core.frames.take_windows(blocks) else { return (0, 0) };
-    let (page, mut read) = (first.page(0), 0);
+/// From the arena, for blocks that follow each other, by one MOVE; `keeps` as in [`fetch_and_fill`]. Pages
+/// that came, from the start, and how many of them had contents.
+fn free_frames<P: Pager>(
+    core: &Core<P>,
+    blocks: &[Option<&BlockGuard<'_>>],
+    keeps: &mut [Keep],
+) -> (u32, u32) {
+    let Some(first) = blocks.first().copied().flatten() else { return (0, 0) };
+    let Some((window, n)) = core.frames.take_windows(blocks.len() as u32) else { return (0, 0) };
+    let (page, mut read) = (first.block().page(0), 0);
     let (_, moved) = fetch_and_fill(core, page, (window.slot(0), n * BLOCK_PAGES, 0), keeps);
     for i in 0..n {
         let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
@@ -155,22 +161,23 @@ fn free_frames<P: Pager>(core: &Core<P>, first: BlockId, blocks: u32, keeps: &mu
         core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
     }
     for i in 0..moved {
+        let Some(held) = blocks[(i / BLOCK_PAGES) as usize] else { break };
         let page = PageId(page.0 + i);
         read += u32::from(core.table.word(page).load().state() != State::Absent);
-        finish(core, page, keeps.get(i as usize).copied().unwrap_or(Keep::Nothing));
+        finish(core, held, page, keeps.get(i as usize).copied().unwrap_or(Keep::Nothing));
     }
     (moved, read)
 }
 
 /// The lock of a block all of whose pages are plain, managed, and as `of` says.
-fn whole_block<P: Pager>(core: &Core<P>, block: BlockId, of: Of) -> Option<LockGuard<'_>> {
+fn whole_block<P: Pager>(core: &Core<P>, block: BlockId, of: Of) -> Option<BlockGuard<'_>> {
     let guard = core.table.block(block).try_lock()?;
-    is_whole(core, block, of).then_some(guard)
+    is_whole(core, &guard, of).then_some(guard)
 }
 
-/// Under the block's lock.
-fn is_whole<P: Pager>(core: &Core<P>, block: BlockId, of: Of) -> bool {
-    let row = core.table.block(block);
+/// Whether all pages of the block are so.
+fn is_whole<P: Pager>(core: &Core<P>, row: &BlockGuard<'_>, of: Of) -> bool {
+    let block = row.block();
     if row.valid() != u64::MAX
         || row.fixed() | row.readonly() != 0
         || row.window().is_some()

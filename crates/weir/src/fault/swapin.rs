@@ -12,6 +12,7 @@ use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word, must};
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId, Slot, SlotId};
 use crate::shared::Core;
 use crate::shared::swapping::{Desk, Swapping, expand};
@@ -241,8 +242,7 @@ fn begin<P: Pager>(
         lost: 0,
         keeps: false,
     };
-    let row = core.table.block(block);
-    let _guard = row.lock();
+    let row = core.table.block(block).lock();
     let mask = mask & row.valid();
     for index in (0..BLOCK_PAGES).map(|i| (first + i) % BLOCK_PAGES) {
         if job.n == most as usize {
@@ -281,7 +281,7 @@ fn one<P: Pager>(
     let mut bytes = [0; PAGE_BYTES];
     let read = read_one(s, job.pages[0], desk, &mut bytes);
     let hash = job.wants_hash(0).then(|| codec::hash_page(&bytes, core.seed));
-    let _guard = core.table.block(block).lock();
+    let held = core.table.block(block).lock();
     let word = core.table.word(page);
     let (mut got, mut n) = (Fetched::default(), 0);
     if word.load() == job.words[0] {
@@ -292,9 +292,9 @@ fn one<P: Pager>(
             got.lost = 1 << page.index();
         }
         if n == 1 {
-            hash.into_iter().for_each(|hash| core.table.set_aux(page, hash));
+            hash.into_iter().for_each(|hash| core.table.set_aux(&held, page, hash));
             core.stats.in_copied().add(1);
-            finish(core, s, page, job);
+            finish(core, s, &held, page, job);
             got.installed = 1 << page.index();
         } else {
             must(word.try_end_io(job.words[0]));
@@ -304,7 +304,7 @@ fn one<P: Pager>(
     if n == 0 {
         core.frames.vanished(1);
     }
-    arrived(core, block, got.installed);
+    arrived(core, &held, got.installed);
     got
 }
 
@@ -337,7 +337,7 @@ fn many<P: Pager>(
     s.tier.read_neighbours(&pages[..job.n], &mut desk.scratch, each);
     s.count_io(start);
     (job.ready, job.lost) = (ready, lost);
-    let _guard = core.table.block(block).lock();
+    let held = core.table.block(block).lock();
     let mut got = Fetched::default();
     for (i, hash) in hashes.iter().enumerate().take(job.n) {
         let page = job.pages[i].0;
@@ -346,10 +346,10 @@ fn many<P: Pager>(
         } else if job.lost >> i & 1 == 1 {
             got.lost |= 1 << page.index();
         } else if let Some(hash) = hash {
-            core.table.set_aux(page, *hash);
+            core.table.set_aux(&held, page, *hash);
         }
     }
-    got.installed = install_ready(core, s, job, hand);
+    got.installed = install_ready(core, s, &held, job, hand);
     for i in 0..job.n {
         let word = core.table.word(job.pages[i].0);
         if word.load() == job.words[i] {
@@ -359,12 +359,18 @@ fn many<P: Pager>(
             }
         }
     }
-    arrived(core, block, got.installed);
+    arrived(core, &held, got.installed);
     got
 }
 
 /// Moves what is ready under the program and gives the other frames back. Returns the mask of pages.
-fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, hand: &Hand) -> u64 {
+fn install_ready<P: Pager>(
+    core: &Core<P>,
+    s: &Swapping<P::Disk>,
+    held: &BlockGuard<'_>,
+    job: &Job,
+    hand: &Hand,
+) -> u64 {
     let (mut installed, mut at, mut unused) = (0, 0, u64::MAX);
     while let Some((start, len)) = next_run(job.ready, at) {
         // The frames follow each other for a while; the pages may have gaps.
@@ -376,7 +382,7 @@ fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, han
         core.frames.moved_out(slot, n);
         unused &= !run_mask(start, n);
         for i in 0..n {
-            finish(core, s, PageId(page.0 + i), job);
+            finish(core, s, held, PageId(page.0 + i), job);
         }
         installed |= run_mask(page.index(), n);
         at = start + len;
@@ -386,7 +392,8 @@ fn install_ready<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, job: &Job, han
 }
 
 /// The page is mapped: change its word, give up its slot or keep it.
-fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, page: PageId, job: &Job) {
+fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, held: &BlockGuard<'_>, page: PageId, job: &Job) {
+    held.has(page);
     let word = core.table.word(page);
     let found = word.load();
     if word.try_install(found, job.keeps).is_ok() {
@@ -398,8 +405,8 @@ fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, page: PageId, job: &J
     }
 }
 
-fn arrived<P: Pager>(core: &Core<P>, block: BlockId, installed: u64) {
+fn arrived<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, installed: u64) {
     if installed != 0 {
-        arrive::arrived(core, block, installed.count_ones(), Arrival::Fetched);
+        arrive::arrived(core, held, installed.count_ones(), Arrival::Fetched);
     }
 }

@@ -160,9 +160,9 @@ mod tests {
         queue.push(&table, Cold, BlockId(1));
         queue.push(&table, Cold, BlockId(2));
         let row = table.block(BlockId(1));
-        row.set_rest(true);
+        row.lock().set_rest(true);
         assert!(row.spend_rest() && row.charge_once());
-        row.set_rest(false);
+        row.lock().set_rest(false);
         assert_eq!([queue.pop(&table, Cold), queue.pop(&table, Cold)], [Some(BlockId(1)), Some(BlockId(2))]);
     }
 }

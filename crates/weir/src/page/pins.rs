@@ -11,6 +11,7 @@
 
 use super::{BlockId, PageId};
 use crate::page::id::{BLOCK_PAGES, run_mask};
+use crate::page::table::BlockGuard;
 use crate::sync::{AtomicU32, Lock, Ordering};
 use core::sync::atomic::AtomicU64;
 use weir_os::mem::Table;
@@ -151,8 +152,12 @@ impl Pins {
         Amount { ranges: ranges.load(Ordering::Relaxed), pages: pages.load(Ordering::Relaxed) }
     }
 
-    /// The pinned pages of a block. Under the block's lock.
-    pub fn of_block(&self, block: BlockId) -> u64 {
+    /// The pinned pages of a block.
+    pub fn of_block(&self, held: &BlockGuard<'_>) -> u64 {
+        self.in_block(held.block())
+    }
+
+    fn in_block(&self, block: BlockId) -> u64 {
         if self.ranges.load(Ordering::Acquire) == 0 {
             return 0;
         }
@@ -182,18 +187,18 @@ mod tests {
     fn the_mask_of_a_block_is_what_ranges_cover_of_it() {
         let pins = Pins::new().unwrap();
         let block = BlockId(3);
-        assert_eq!(pins.of_block(block), 0);
+        assert_eq!(pins.in_block(block), 0);
         let chain = pins.add(PageId(3 * 64 - 5), 3 * 64 + 2, 0).unwrap();
         let chain = pins.add(PageId(3 * 64 + 60), 5 * 64, chain).unwrap();
         let other = pins.add(PageId(3 * 64 + 1), 3 * 64 + 4, 0).unwrap();
-        assert_eq!(pins.of_block(block), 0b1111 | 0xf << 60);
-        assert_eq!(pins.of_block(BlockId(4)), u64::MAX);
-        assert_eq!(pins.of_block(BlockId(5)), 0);
+        assert_eq!(pins.in_block(block), 0b1111 | 0xf << 60);
+        assert_eq!(pins.in_block(BlockId(4)), u64::MAX);
+        assert_eq!(pins.in_block(BlockId(5)), 0);
         assert_eq!(pins.pages(), 7 + 68 + 3);
         pins.release(chain);
-        assert_eq!(pins.of_block(block), 0b1110);
+        assert_eq!(pins.in_block(block), 0b1110);
         pins.release(other);
-        assert_eq!((pins.of_block(block), pins.pages()), (0, 0));
+        assert_eq!((pins.in_block(block), pins.pages()), (0, 0));
     }
 
     #[test]
@@ -221,10 +226,10 @@ mod tests {
         for chain in &chains[1..] {
             pins.release(*chain);
         }
-        assert_eq!(pins.of_block(BlockId(1)), 1 << 6);
-        assert_eq!(pins.of_block(BlockId(14)), 0b111 << 4);
+        assert_eq!(pins.in_block(BlockId(1)), 1 << 6);
+        assert_eq!(pins.in_block(BlockId(14)), 0b111 << 4);
         pins.release(apart);
-        assert_eq!((pins.ranges(), pins.pages(), pins.of_block(BlockId(1))), (0, 0, 0));
+        assert_eq!((pins.ranges(), pins.pages(), pins.in_block(BlockId(1))), (0, 0, 0));
         assert!(pins.add(PageId(70), 71, 0).is_some(), "what was remembered is not used any more");
         assert_eq!(pins.ranges(), 1);
     }
@@ -239,6 +244,6 @@ mod tests {
             pins.release(*chain);
         }
         assert_eq!(pins.top.load(Ordering::Relaxed), 1);
-        assert_eq!(pins.of_block(BlockId(0)), 0b10101);
+        assert_eq!(pins.in_block(BlockId(0)), 0b10101);
     }
 }

@@ -180,7 +180,8 @@ pub fn transitions_missed() -> u64 {
 }
 
 /// The word after a transition that cannot fail: the caller holds the block's lock since it read the word. A
-/// failure is a bug. It ends a debug build; a release build counts it and goes on with the word that is there.
+/// failure is a bug. It ends a debug build; a release build counts it and goes on with the word that it
+/// finds.
 #[inline]
 #[track_caller]
 pub fn must(done: Transition) -> Word {

@@ -5,6 +5,7 @@ use super::id::{BLOCK_PAGES, BlockId, PageId, SlotId, WindowId};
 use super::region::Access;
 use super::state::{PageWord, State, Word};
 use crate::sync::{BlockLock, LockGuard, Ordering};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use weir_os::mem::{Line, Table};
 use weir_os::sys::Errno;
@@ -69,9 +70,10 @@ impl PageTable {
         self.words.row(page.0 as usize)[1].load(Ordering::Relaxed)
     }
 
-    /// Sets the second word. Under the block lock.
+    /// Sets the second word of a page of the block.
     #[inline]
-    pub fn set_aux(&self, page: PageId, value: u64) {
+    pub fn set_aux(&self, held: &BlockGuard<'_>, page: PageId, value: u64) {
+        held.has(page);
         self.words.row(page.0 as usize)[1].store(value, Ordering::Relaxed);
     }
 
@@ -85,7 +87,7 @@ impl PageTable {
     /// The row of a block.
     #[inline]
     pub fn block(&self, block: BlockId) -> BlockRow<'_> {
-        BlockRow(self.blocks.row(block.0 as usize))
+        BlockRow(self.blocks.row(block.0 as usize), block)
     }
 
     /// Whether a page of the block, or of those that are charged with it, ever had contents: if not, its
@@ -94,9 +96,9 @@ impl PageTable {
         self.block(BlockId(block.0 / CHARGED_BLOCKS * CHARGED_BLOCKS)).is_charged()
     }
 
-    /// The pages of a block, of those in `mask`, that are in a state. Under the block's lock.
-    pub fn in_state(&self, block: BlockId, mask: u64, state: State) -> u64 {
-        let (mut rest, mut found) = (mask, 0);
+    /// The pages of a block, of those in `mask`, that are in a state.
+    pub fn in_state(&self, held: &BlockGuard<'_>, mask: u64, state: State) -> u64 {
+        let (block, mut rest, mut found) = (held.block(), mask, 0);
         while rest != 0 {
             let i = rest.trailing_zeros();
             rest &= rest - 1;
@@ -114,7 +116,65 @@ impl PageTable {
 /// A block's row, in place. Fields other than the lock are read and written under the lock,
 /// except where a method says otherwise.
 #[derive(Clone, Copy, Debug)]
-pub struct BlockRow<'a>(&'a Line);
+pub struct BlockRow<'a>(&'a Line, BlockId);
+
+/// The lock of a block, held until this is dropped, and the block's row. What may happen only under the lock
+/// takes it.
+#[derive(Debug)]
+pub struct BlockGuard<'a> {
+    row: BlockRow<'a>,
+    _lock: LockGuard<'a>,
+}
+
+impl<'a> Deref for BlockGuard<'a> {
+    type Target = BlockRow<'a>;
+
+    #[inline]
+    fn deref(&self) -> &BlockRow<'a> {
+        &self.row
+    }
+}
+
+impl BlockGuard<'_> {
+    /// Sets the window.
+    pub fn set_window(&self, w: Option<WindowId>) {
+        self.row.0.w32[1].store(w.map_or(0, |w| w.0 + 1), Ordering::Relaxed);
+    }
+
+    /// Sets the mask of managed pages.
+    pub fn set_valid(&self, mask: u64) {
+        self.row.0.w64[0].store(mask, Ordering::Relaxed);
+    }
+
+    /// Sets the mask of pages that cannot leave.
+    pub fn set_fixed(&self, mask: u64) {
+        self.row.0.w64[1].store(mask, Ordering::Relaxed);
+    }
+
+    /// Sets the mask of pages that nobody can write to.
+    pub fn set_readonly(&self, mask: u64) {
+        self.row.0.w64[4].store(mask, Ordering::Relaxed);
+    }
+
+    /// The block's pages did not compress (or did): leave it alone for twice as many turns as last
+    /// time (or none).
+    pub fn set_rest(&self, stuck: bool) {
+        let change = |v: u64| {
+            let level = if stuck { ((v >> LEVEL_SHIFT & REST_MASK) + 1).min(LEVEL_MAX) } else { 0 };
+            let turns = if stuck { 1 << level } else { 0 };
+            let kept = v & !(REST_MASK << REST_SHIFT | REST_MASK << LEVEL_SHIFT);
+            Some(kept | turns << REST_SHIFT | level << LEVEL_SHIFT)
+        };
+        let _ = self.row.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// INV-17: what is done under the lock is done to a page of this block.
+    #[inline]
+    #[track_caller]
+    pub fn has(&self, page: PageId) {
+        debug_assert_eq!(page.block(), self.block(), "INV-17: the lock of another block is held");
+    }
+}
 
 /// Set in the flags word: the block's metadata is charged to the budget.
 const CHARGED: u64 = 1;
@@ -132,27 +192,28 @@ const NEXT_SHIFT: u32 = 32;
 const LEVEL_MAX: u64 = 6;
 
 impl<'a> BlockRow<'a> {
+    /// Which block's row it is.
+    #[inline]
+    pub fn block(self) -> BlockId {
+        self.1
+    }
+
     /// The block's lock.
     #[inline]
-    pub fn lock(self) -> LockGuard<'a> {
-        BlockLock(&self.0.w32[0]).lock()
+    pub fn lock(self) -> BlockGuard<'a> {
+        BlockGuard { row: self, _lock: BlockLock(&self.0.w32[0]).lock() }
     }
 
     /// The block's lock if it is free.
     #[inline]
-    pub fn try_lock(self) -> Option<LockGuard<'a>> {
-        BlockLock(&self.0.w32[0]).try_lock()
+    pub fn try_lock(self) -> Option<BlockGuard<'a>> {
+        BlockLock(&self.0.w32[0]).try_lock().map(|lock| BlockGuard { row: self, _lock: lock })
     }
 
     /// The window that holds the block's staged pages.
     #[inline]
     pub fn window(self) -> Option<WindowId> {
         self.0.w32[1].load(Ordering::Relaxed).checked_sub(1).map(WindowId)
-    }
-
-    /// Sets the window.
-    pub fn set_window(self, w: Option<WindowId>) {
-        self.0.w32[1].store(w.map_or(0, |w| w.0 + 1), Ordering::Relaxed);
     }
 
     /// Queue links and policy bits; owned by the resident set's lock, not the block's.
@@ -179,21 +240,11 @@ impl<'a> BlockRow<'a> {
         self.0.w64[0].load(Ordering::Relaxed)
     }
 
-    /// Sets the mask of managed pages.
-    pub fn set_valid(self, mask: u64) {
-        self.0.w64[0].store(mask, Ordering::Relaxed);
-    }
-
     /// Mask of the pages that cannot leave: writable, but not plain read-write (MOVE takes those) and
     /// not without write access (those are copied out).
     #[inline]
     pub fn fixed(self) -> u64 {
         self.0.w64[1].load(Ordering::Relaxed)
-    }
-
-    /// Sets the mask of pages that cannot leave.
-    pub fn set_fixed(self, mask: u64) {
-        self.0.w64[1].store(mask, Ordering::Relaxed);
     }
 
     /// State of readahead; readable without the lock as a hint.
@@ -261,18 +312,6 @@ impl<'a> BlockRow<'a> {
         self.0.w64[3].load(Ordering::Relaxed) >> REST_SHIFT & REST_MASK > 0
     }
 
-    /// The block's pages did not compress (or did): leave it alone for twice as many turns as last
-    /// time (or none). Under the lock.
-    pub fn set_rest(self, stuck: bool) {
-        let change = |v: u64| {
-            let level = if stuck { ((v >> LEVEL_SHIFT & REST_MASK) + 1).min(LEVEL_MAX) } else { 0 };
-            let turns = if stuck { 1 << level } else { 0 };
-            let kept = v & !(REST_MASK << REST_SHIFT | REST_MASK << LEVEL_SHIFT);
-            Some(kept | turns << REST_SHIFT | level << LEVEL_SHIFT)
-        };
-        let _ = self.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
-    }
-
     /// Link of the queue of pooled blocks; owned by that queue's lock.
     pub fn next_cold(self) -> u32 {
         (self.0.w64[3].load(Ordering::Relaxed) >> NEXT_SHIFT) as u32
@@ -301,10 +340,5 @@ impl<'a> BlockRow<'a> {
     #[inline]
     pub fn readonly(self) -> u64 {
         self.0.w64[4].load(Ordering::Relaxed)
-    }
-
-    /// Sets the mask of pages that nobody can write to.
-    pub fn set_readonly(self, mask: u64) {
-        self.0.w64[4].store(mask, Ordering::Relaxed);
     }
 }

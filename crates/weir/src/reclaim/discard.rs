@@ -5,6 +5,7 @@ use super::unmap::drain_runs;
 use crate::door::Pager;
 use crate::page::id::{next_run, run_mask};
 use crate::page::state::{State, must};
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, count};
 use crate::sync::Ordering;
@@ -21,8 +22,7 @@ pub enum Depth {
 
 /// Discards the pages of `mask`. Returns how many had contents.
 pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth) -> u32 {
-    let row = core.table.block(block);
-    let _guard = row.lock();
+    let row = core.table.block(block).lock();
     if !core.table.is_touched(block) {
         return 0;
     }
@@ -46,10 +46,10 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
                 count(&core.stats.pool_died, 1);
             }
             must(word.try_discard(found));
-            core.free_copy(page, found);
+            core.free_copy(&row, page, found);
             gone += 1;
         } else if word.try_drop_kept(found).is_ok() {
-            core.free_copy(page, found);
+            core.free_copy(&row, page, found);
         }
     }
     if staged != 0
@@ -59,7 +59,7 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
         core.staged.sub_pages(staged.count_ones());
     }
     if depth == Depth::All && resident != 0 {
-        let n = free_resident(core, block, resident);
+        let n = free_resident(core, &row, resident);
         row.add_resident(-(n as i32));
         row.set_readahead(0);
         gone += n;
@@ -72,11 +72,12 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
 
 /// Takes the frames from under resident pages: moved out in runs; what cannot move (pinned, not
 /// readable) goes back to the kernel where it is.
-fn free_resident<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> u32 {
+fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> u32 {
+    let block = held.block();
     let moved = match core.frames.take_empty() {
         Some(window) => {
-            let plain = mask & !core.table.block(block).readonly();
-            let moved = drain_runs(core, block, window, plain, |word| {
+            let plain = mask & !held.readonly();
+            let moved = drain_runs(core, held, window, plain, |word| {
                 must(word.try_discard(word.load()));
             });
             core.frames.put_window(window, moved, 0);

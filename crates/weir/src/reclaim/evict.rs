@@ -41,7 +41,7 @@ pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
 /// Gives up places of a block's doubled pages, `want` at most; its other pooled pages are cold. `None`: it is
 /// busy.
 fn evict_block<P: Pager>(core: &Core<P>, block: BlockId, want: u32) -> Option<u32> {
-    let _guard = core.table.block(block).try_lock()?;
+    let held = core.table.block(block).try_lock()?;
     let (mut given, mut left) = (0, false);
     for page in (0..BLOCK_PAGES).map(|i| block.page(i)) {
         let found = core.table.word(page).load();
@@ -50,7 +50,7 @@ fn evict_block<P: Pager>(core: &Core<P>, block: BlockId, want: u32) -> Option<u3
             s.cold.push_front(&core.table, List::Written, block);
             return Some(given);
         }
-        if core.evict(page, found) {
+        if core.evict(&held, page, found) {
             given += 1;
         } else {
             left |= found.state() == State::Pooled;

@@ -7,6 +7,7 @@ use crate::door::Pager;
 use crate::limits::POOL_PLACES;
 use crate::page::PageId;
 use crate::page::state::{Word, must};
+use crate::page::table::BlockGuard;
 use crate::policy::placement::{self, Placement};
 use crate::shared::{Core, count};
 use crate::tier::pool::{Codec, NoRoom};
@@ -41,7 +42,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// What becomes of a page, whose fate is known now. Under its block's lock.
+    /// What becomes of a page, whose fate is known now.
     pub fn note<P: Pager>(&mut self, core: &Core<P>, page: Option<PageId>, fate: Fate) {
         let Some(i) = page.map(PageId::index) else { return };
         match fate {
@@ -65,11 +66,11 @@ pub fn count_record<P: Pager>(core: &Core<P>, codec: Codec) {
 /// A record that found no place in the pool: in one given up for it, or in the batch for the swap file.
 pub fn store_elsewhere<P: Pager>(
     core: &Core<P>,
+    held: &BlockGuard<'_>,
     out: &mut Out<'_, P>,
     page: PageId,
     found: Word,
-    codec: Codec,
-    bytes: &[u8],
+    (codec, bytes): (Codec, &[u8]),
     why: NoRoom,
 ) -> Fate {
     let store = || core.pool.store(&core.pager, &core.frames, &core.stats, page, codec, bytes);
@@ -91,7 +92,7 @@ pub fn store_elsewhere<P: Pager>(
         Err(_) => {
             out.note_no_room();
             let to = placement::beyond_pool(out.usable());
-            push_to(core, out, to, page, found, codec.into(), bytes)
+            push_to(core, held, out, to, page, found, (codec.into(), bytes))
         }
     }
 }
@@ -99,14 +100,15 @@ pub fn store_elsewhere<P: Pager>(
 /// Puts a page into the batch for the swap file, if that is its place.
 pub fn push_to<P: Pager>(
     core: &Core<P>,
+    held: &BlockGuard<'_>,
     out: &mut Out<'_, P>,
     to: Placement,
     page: PageId,
     found: Word,
-    codec: swap::Codec,
-    bytes: &[u8],
+    (codec, bytes): (swap::Codec, &[u8]),
 ) -> Fate {
-    let pushed = if to == Placement::Swap { out.push(core, page, found, codec, bytes) } else { Pushed::No };
+    let pushed =
+        if to == Placement::Swap { out.push(core, held, page, found, codec, bytes) } else { Pushed::No };
     match pushed {
         Pushed::Yes => Fate::Writing,
         Pushed::Full => Fate::Waits,

@@ -7,7 +7,8 @@ use super::writeback::Out;
 use crate::door::Pager;
 use crate::limits::STORE_PER_HOLD;
 use crate::page::state::{Word, must};
-use crate::page::{BlockId, Handle, PageId};
+use crate::page::table::BlockGuard;
+use crate::page::{Handle, PageId};
 use crate::shared::Core;
 use crate::tier::pool::{Codec, NoRoom};
 
@@ -47,13 +48,13 @@ impl Held {
         self.n += 1;
     }
 
-    /// Places what is held: in the pool, or where `store_elsewhere` finds. Under the lock of `block`.
+    /// Places what waits: in the pool, or where `store_elsewhere` finds.
     pub fn place<P: Pager>(
         &self,
         core: &Core<P>,
         bench: &Bench,
         out: &mut Out<'_, P>,
-        block: BlockId,
+        held: &BlockGuard<'_>,
         step: &mut Step,
     ) {
         if self.n == 0 {
@@ -64,7 +65,7 @@ impl Held {
         let result = core.pool.reserve(&core.pager, &core.frames, &core.stats, lens, places);
         self.put(core, bench, places);
         if places.iter().any(Option::is_some) {
-            core.note_pooled(block);
+            core.note_pooled(held.block());
         }
         let why = result.err().unwrap_or(NoRoom::Share);
         for (k, place) in places.iter().enumerate() {
@@ -75,7 +76,7 @@ impl Held {
             // After one that waits for the batch to be written the others wait as well: they stay staged.
             if !step.full {
                 let bytes = bench.bytes(k, self.lens[k]);
-                let fate = store_elsewhere(core, out, one.page, one.found, one.codec, bytes, why);
+                let fate = store_elsewhere(core, held, out, one.page, one.found, (one.codec, bytes), why);
                 step.note(core, Some(one.page), fate);
             }
         }

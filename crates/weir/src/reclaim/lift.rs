@@ -13,10 +13,10 @@ use crate::door::Pager;
 use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::State;
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId, Slot, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
-use crate::sync::LockGuard;
 use weir_os::sys::Errno;
 use weir_os::thread;
 
@@ -24,15 +24,16 @@ use weir_os::thread;
 /// last.
 struct Span<'a> {
     /// Locks by place in the aligned group, held while this lives.
-    _guards: [Option<LockGuard<'a>>; LIFT_BLOCKS as usize],
+    guards: [Option<BlockGuard<'a>>; LIFT_BLOCKS as usize],
     start: PageId,
     end: u32,
 }
 
-/// Lifts the victim, whose lock the caller took, with what neighbours can go with it. `None`: not
-/// possible here, everything is as it was but for the lock, which is released.
-pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> Option<Unmapped> {
-    let span = gather(core, victim, guard)?;
+/// Lifts the victim with what neighbours can go with it. `None`: not possible here, everything is as it was
+/// but for the lock, which is released.
+pub fn lift<P: Pager>(core: &Core<P>, held: BlockGuard<'_>) -> Option<Unmapped> {
+    let victim = held.block();
+    let span = gather(core, held)?;
     if !core.frames.can_lift() {
         return None; // forbidden since: asked for after the pins, which are let go of later than that
     }
@@ -50,20 +51,20 @@ pub fn lift<P: Pager>(core: &Core<P>, victim: BlockId, guard: LockGuard<'_>) -> 
         return None;
     }
     let mut staged = 0;
-    for i in 0..blocks {
-        let (block, window) = (BlockId(first.0 + i), WindowId(window.0 + i));
-        let mut n = stage(core, block, span.start, span.end);
+    for held in span.guards.iter().flatten() {
+        let block = held.block();
+        let window = WindowId(window.0 + (block.0 - first.0));
+        let mut n = stage(core, held, span.start, span.end);
         if block == victim {
-            n += lift_rest(core, victim, window, &span);
+            n += lift_rest(core, held, window, &span);
         }
         if n == 0 {
             core.frames.put_window(window, 0, 0);
             tally::frames(core, 1);
             continue;
         }
-        let row = core.table.block(block);
-        row.add_resident(-(n as i32));
-        row.set_window(Some(window));
+        held.add_resident(-(n as i32));
+        held.set_window(Some(window));
         core.staged.add_pages(n);
         core.staged.push(block);
         tally::queues(core, 1);
@@ -89,8 +90,9 @@ fn timed<P: Pager>(core: &Core<P>, slot: Slot, first: PageId, pages: u32) -> Res
 
 /// The victim's other runs follow to the same window, by a call each: the fullest goes first every
 /// time, so they would stay for ever. Returns how many pages went.
-fn lift_rest<P: Pager>(core: &Core<P>, victim: BlockId, window: WindowId, span: &Span<'_>) -> u32 {
-    let (mask, resident) = movable(core, victim); // what went is resident no more
+fn lift_rest<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, span: &Span<'_>) -> u32 {
+    let victim = held.block();
+    let (mask, resident) = movable(core, held); // what went is resident no more
     let (mut at, mut n) = (0, 0);
     while let Some((from, len)) = next_run(mask, at) {
         at = from + len;
@@ -101,7 +103,7 @@ fn lift_rest<P: Pager>(core: &Core<P>, victim: BlockId, window: WindowId, span: 
         }
         stats::add(&core.stats.unmap_calls, 1);
         match timed(core, window.slot(from), start, len) {
-            Ok(()) => n += stage(core, victim, start, end),
+            Ok(()) => n += stage(core, held, start, end),
             Err(e) => {
                 lose_if_gone(core, e, window.slot(from));
                 break;
@@ -120,7 +122,8 @@ fn lose_if_gone<P: Pager>(core: &Core<P>, e: Errno, slot: Slot) {
 
 /// Stages the resident pages of a block that lie between two pages. Pages that the program dropped
 /// behind our back are holes at their new place too: they read as zeros there.
-fn stage<P: Pager>(core: &Core<P>, block: BlockId, start: PageId, end: u32) -> u32 {
+fn stage<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, start: PageId, end: u32) -> u32 {
+    let block = held.block();
     let (from, to) = (start.0.max(block.page(0).0), end.min(block.page(0).0 + BLOCK_PAGES));
     let resident = |page: &u32| {
         let word = core.table.word(PageId(*page));
@@ -137,14 +140,15 @@ pub fn blocks_at_once(frames: u32) -> u32 {
 
 /// The longest run of pages around the victim that can go at once, within its aligned group of
 /// blocks and the bound for one call.
-fn gather<'a, P: Pager>(core: &'a Core<P>, victim: BlockId, guard: LockGuard<'a>) -> Option<Span<'a>> {
+fn gather<'a, P: Pager>(core: &'a Core<P>, held: BlockGuard<'a>) -> Option<Span<'a>> {
+    let victim = held.block();
     let most = blocks_at_once(core.frames.limit());
     let group = victim.0 & !(LIFT_BLOCKS - 1);
-    let mut guards: [Option<LockGuard<'a>>; LIFT_BLOCKS as usize] = Default::default();
-    let (from, len) = fullest(movable(core, victim))?;
+    let mut guards: [Option<BlockGuard<'a>>; LIFT_BLOCKS as usize] = Default::default();
+    let (from, len) = fullest(movable(core, &held))?;
     let mut start = victim.page(from);
     let mut end = start.0 + len;
-    guards[(victim.0 - group) as usize] = Some(guard);
+    guards[(victim.0 - group) as usize] = Some(held);
     let mut left = most - 1;
     let (mut up, mut down) = (victim.0 + 1, victim.0);
     while left > 0 && end == up * BLOCK_PAGES && up < group + LIFT_BLOCKS {
@@ -159,13 +163,17 @@ fn gather<'a, P: Pager>(core: &'a Core<P>, victim: BlockId, guard: LockGuard<'a>
         start.0 -= len;
         (down, left) = (down - 1, left - 1);
     }
-    Some(Span { _guards: guards, start, end })
+    Some(Span { guards, start, end })
 }
 
 /// A neighbour's lock, and how many of its pages from the side on (`ones` counts) can go, if it is
 /// free, has no staged ones, and nothing that could leave stays behind: that would lose its turn,
 /// and again whenever this block's turn comes before.
-fn neighbour<P: Pager>(core: &Core<P>, block: BlockId, ones: fn(u64) -> u32) -> Option<(LockGuard<'_>, u32)> {
+fn neighbour<P: Pager>(
+    core: &Core<P>,
+    block: BlockId,
+    ones: fn(u64) -> u32,
+) -> Option<(BlockGuard<'_>, u32)> {
     let row = core.table.block(block);
     if row.resident() == 0 || row.rests() {
         return None;
@@ -175,21 +183,21 @@ fn neighbour<P: Pager>(core: &Core<P>, block: BlockId, ones: fn(u64) -> u32) -> 
     if row.window().is_some() {
         return None;
     }
-    let (mask, resident) = movable(core, block);
+    let (mask, resident) = movable(core, &guard);
     let len = ones(mask);
     let run = run_mask(if ones(1) == 1 { 0 } else { BLOCK_PAGES - len }, len);
     (resident != 0 && resident & !run == 0).then_some((guard, len))
 }
 
 /// The pages of a block that may be moved, resident or not: mapped as plain memory, in use by no
-/// call, not locked in memory. Under the block's lock. Second: those that are resident.
-fn movable<P: Pager>(core: &Core<P>, block: BlockId) -> (u64, u64) {
-    let row = core.table.block(block);
+/// call, not locked in memory. Second: those that are resident.
+fn movable<P: Pager>(core: &Core<P>, row: &BlockGuard<'_>) -> (u64, u64) {
+    let block = row.block();
     let mut mask = row.valid() & !row.fixed() & !row.readonly();
     if mask == 0 {
         return (0, 0);
     }
-    mask &= !core.pins.of_block(block);
+    mask &= !core.pins.of_block(row);
     let mut resident = 0;
     for i in 0..BLOCK_PAGES {
         let word = core.table.word(block.page(i)).load();

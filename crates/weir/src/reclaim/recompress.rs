@@ -7,6 +7,7 @@ use crate::config::Cold;
 use crate::door::Pager;
 use crate::limits::{COLD_SLICE_NS, RECORD_BYTES_MAX};
 use crate::page::state::{State, Word};
+use crate::page::table::BlockGuard;
 use crate::policy::recompress::{ColdWalk, Slice};
 use crate::shared::Core;
 use crate::stats;
@@ -115,12 +116,14 @@ fn visit<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Visit {
     let mut out = [0; RECORD_BYTES_MAX];
     let made = codec::zstd::compress(page, &mut out).and_then(|n| Some((n, saving(n, header)?)));
     stats::add(&core.stats.recompress_tried, 1);
-    let Some(_guard) = lock_of(core, l) else { return Visit::Passed };
-    let Some(found) = pooled(core, l).filter(|_| core.pool.is_still(&core.pager, l.handle, header)) else {
+    let Some(held) = lock_of(core, l) else { return Visit::Passed };
+    let Some(found) =
+        pooled(core, &held, l).filter(|_| core.pool.is_still(&core.pager, &held, l.handle, header))
+    else {
         return Visit::Passed;
     };
     let Some((n, saved)) = made else {
-        core.pool.note_tried(&core.pager, l.handle);
+        core.pool.note_tried(&core.pager, &held, l.handle);
         return Visit::InVain;
     };
     let Ok(to) = core.pool.store(&core.pager, &core.frames, &core.stats, l.page, Codec::Zstd, &out[..n])
@@ -139,16 +142,17 @@ fn visit<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Visit {
 
 /// The bytes of the page, and the header of its record, if nobody has wanted it since the lap before.
 fn expand_if_old<P: Pager>(core: &Core<P>, l: Located, page: &mut PageBytes) -> Option<u64> {
-    let _guard = lock_of(core, l)?;
-    pooled(core, l)?;
-    let Age::Old(header) = core.pool.grow_older(&core.pager, l.handle) else { return None };
+    let held = lock_of(core, l)?;
+    pooled(core, &held, l)?;
+    let Age::Old(header) = core.pool.grow_older(&core.pager, &held, l.handle) else { return None };
     // One that is damaged stays where it is: the program learns of it when it wants the page.
     let whole = |_, bytes: &[u8]| codec::lz4_expand(bytes, page);
     core.pool.lend(&core.pager, l.handle, l.page, whole).is_ok_and(|good| good).then_some(header)
 }
 
-/// The page's word, if this is its only record and nobody writes it. Under the block's lock.
-fn pooled<P: Pager>(core: &Core<P>, l: Located) -> Option<Word> {
+/// The page's word, if this is its only record and nobody writes it.
+fn pooled<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, l: Located) -> Option<Word> {
+    held.has(l.page);
     let word = core.table.word(l.page).load();
     let ours = word.state() == State::Pooled && word.handle() == Some(l.handle);
     (ours && !word.doubled() && word.tag() == 0).then_some(word)
@@ -259,34 +263,35 @@ mod tests {
         let core = core();
         fill(&core, BlockId(0));
         let record = |p: u32| core.table.word(PageId(p)).load().handle().unwrap();
-        let header = |p: u32| match core.pool.grow_older(&core.pager, record(p)) {
+        let lock = || core.table.block(BlockId(0)).lock();
+        let header = |p: u32| match core.pool.grow_older(&core.pager, &lock(), record(p)) {
             Age::Old(header) => Some(header),
             _ => None,
         };
         assert_eq!((header(0), header(1)), (None, None), "young");
         let (first, second) = (header(0).unwrap(), header(1).unwrap());
-        assert!(core.pool.is_still(&core.pager, record(0), first));
+        assert!(core.pool.is_still(&core.pager, &lock(), record(0), first));
         let mut page = [0; PAGE_BYTES];
         core.pool.expand(&core.pager, record(0), PageId(0), &mut page).unwrap();
-        assert!(!core.pool.is_still(&core.pager, record(0), first), "it was wanted");
+        assert!(!core.pool.is_still(&core.pager, &lock(), record(0), first), "it was wanted");
         let place = record(1);
         let _ = core.pool.lend(&core.pager, place, PageId(1), |_, bytes| bytes.len());
         assert!(
-            core.pool.is_still(&core.pager, place, second),
+            core.pool.is_still(&core.pager, &lock(), place, second),
             "who writes it to the swap file does not want it"
         );
         // Another page's old record takes the place, and then the number.
         let bytes = core.pool.lend(&core.pager, place, PageId(1), |_, bytes| bytes.to_vec()).unwrap();
         let other =
             core.pool.store(&core.pager, &core.frames, &core.stats, PageId(100), Codec::Lz4, &bytes).unwrap();
-        assert_eq!(core.pool.grow_older(&core.pager, other), Age::Young);
-        core.pool.rename(&core.pager, other, PageId(1));
-        assert!(!core.pool.is_still(&core.pager, other, second));
+        assert_eq!(core.pool.grow_older(&core.pager, &lock(), other), Age::Young);
+        core.pool.rename(&core.pager, &lock(), other, PageId(1));
+        assert!(!core.pool.is_still(&core.pager, &lock(), other, second));
         core.free_record(other);
         (0..64).for_each(|p| check(&core, PageId(p)));
         core.pager.write(PageId(1), |p| p[0] ^= 1);
         send_out(&core, BlockId(0));
-        assert!(!core.pool.is_still(&core.pager, place, second), "its page has other bytes now");
+        assert!(!core.pool.is_still(&core.pager, &lock(), place, second), "its page has other bytes now");
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use crate::door::Pager;
 use crate::limits::SPANS_SWEPT;
 use crate::page::state::State;
+use crate::page::table::BlockGuard;
 use crate::page::{Handle, PageId};
 use crate::shared::Core;
 use crate::stats;
-use crate::sync::LockGuard;
 use crate::tier::pool::{Located, SpanId, spans_of};
 
 /// Of a place in a list that is not filled.
@@ -60,27 +60,27 @@ fn sweep<P: Pager>(core: &Core<P>, span: SpanId, act: fn(&Core<P>, Located) -> b
 
 /// The lock of the block of a record's page. Blocks that are busy are passed over: this runs while another
 /// block's lock may be held.
-pub(super) fn lock_of<P: Pager>(core: &Core<P>, l: Located) -> Option<LockGuard<'_>> {
+pub(super) fn lock_of<P: Pager>(core: &Core<P>, l: Located) -> Option<BlockGuard<'_>> {
     let known = l.page.0 < core.table.pages();
     known.then(|| core.table.block(l.page.block()).try_lock()).flatten()
 }
 
 /// Drops the record if it is the kept copy of a page in a frame.
 fn drop_kept<P: Pager>(core: &Core<P>, l: Located) -> bool {
-    let Some(_guard) = lock_of(core, l) else { return false };
+    let Some(held) = lock_of(core, l) else { return false };
     let word = core.table.word(l.page);
     let found = word.load();
     if found.kept() != Some(l.handle) || word.try_drop_kept(found).is_err() {
         return false;
     }
-    core.free_copy(l.page, found);
+    core.free_copy(&held, l.page, found);
     stats::add(&core.stats.kept_dropped, 1);
     true
 }
 
 /// Moves a record to another span of its class.
 fn move_record<P: Pager>(core: &Core<P>, l: Located) -> bool {
-    let Some(_guard) = lock_of(core, l) else { return false };
+    let Some(held) = lock_of(core, l) else { return false };
     let word = core.table.word(l.page);
     let found = word.load();
     if found.handle() != Some(l.handle) {
@@ -89,7 +89,7 @@ fn move_record<P: Pager>(core: &Core<P>, l: Located) -> bool {
     if found.state() != State::Pooled {
         // A kept copy is not worth a copy.
         if word.try_drop_kept(found).is_ok() {
-            core.free_copy(l.page, found);
+            core.free_copy(&held, l.page, found);
             stats::add(&core.stats.kept_dropped, 1);
         }
         return true;

@@ -13,6 +13,7 @@ use crate::door::{Pager, with_frame};
 use crate::limits::{POOL_PLACES, POOL_SPARE_PART, STUCK_PROBE, STUCK_SAMPLE};
 use crate::page::id::next_run;
 use crate::page::state::{State, Word, must};
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
 use crate::policy::admission::one_in;
 use crate::policy::placement::{self, Kept, Placement};
@@ -63,20 +64,20 @@ pub fn store_window<P: Pager>(
         // The first few pages all stuck: the rest will be like them.
         let given_up = stored.given_back >= STUCK_SAMPLE && stored.freed == 0;
         let step = if given_up {
-            Step { next: 64, free: 0, back: staged_from(core, block, at), full: false }
+            Step { next: 64, free: 0, back: staged_from(core, &guard, at), full: false }
         } else {
-            store_some(core, bench, out, block, window, at)
+            store_some(core, bench, out, &guard, window, at)
         };
         core.frames.release(window, step.free);
         tally::frames(core, (step.free != 0).into());
         stored.freed += step.free.count_ones();
         stats::add(&core.progress, u64::from(step.free.count_ones()));
         if step.back != 0 {
-            stored.given_back += give_back(core, block, window, step.back);
+            stored.given_back += give_back(core, &guard, window, step.back);
         }
         at = step.next;
-        if at >= 64 && staged_from(core, block, 0) == 0 {
-            end_window(core, block, window, stored.given_back > stored.freed);
+        if at >= 64 && staged_from(core, &guard, 0) == 0 {
+            end_window(core, &guard, window, stored.given_back > stored.freed);
             out.forget(block);
             return stored;
         }
@@ -104,17 +105,17 @@ fn store_some<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
     out: &mut Out<'_, P>,
-    block: BlockId,
+    guard: &BlockGuard<'_>,
     window: WindowId,
     at: u32,
 ) -> Step {
     let mut step = Step { next: at, free: 0, back: 0, full: false };
     let (mut done, mut held) = (0, Held::new());
     while step.next < 64 && done < core.store_batch {
-        let page = block.page(step.next);
+        let page = guard.block().page(step.next);
         let word = core.table.word(page).load();
         if word.state() == State::Staged && word.tag() == 0 {
-            let fate = store_page(core, bench, out, &mut held, page, window.slot(step.next));
+            let fate = store_page(core, bench, out, guard, &mut held, page, window.slot(step.next));
             step.note(core, Some(page), fate);
             if step.full {
                 break;
@@ -123,15 +124,16 @@ fn store_some<P: Pager>(
         }
         step.next += 1;
     }
-    held.place(core, bench, out, block, &mut step);
+    held.place(core, bench, out, guard, &mut step);
     step
 }
 
-/// One page goes where [`placement`] says. Under the block's lock.
+/// One page goes where [`placement`] says.
 fn store_page<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
     out: &mut Out<'_, P>,
+    guard: &BlockGuard<'_>,
     held: &mut Held,
     page: PageId,
     slot: Slot,
@@ -141,11 +143,11 @@ fn store_page<P: Pager>(
     // What was read from the file comes to the pool again while a part of it is free.
     let spare = || core.pool.has_spare(POOL_SPARE_PART);
     match placement::unchanged(kept, found.stuck(), spare, || is_probe(core)) {
-        Some(Placement::Pool) => return store_warm(core, bench, held.buffer(), page, found, slot),
+        Some(Placement::Pool) => return store_warm(core, bench, guard, held.buffer(), page, found, slot),
         Some(_) => return store_unchanged(core, page, found),
         None => {}
     }
-    let found = drop_kept(core, page, found);
+    let found = drop_kept(core, guard, page, found);
     let skips = found.stuck() && out.usable() && !is_probe(core);
     let form = with_frame(&core.pager, slot, |bytes| match skips {
         true => untried(bytes),
@@ -155,7 +157,7 @@ fn store_page<P: Pager>(
     match form {
         Form::Same(value) => {
             stats::add(&core.stats.out_same, 1);
-            core.table.set_aux(page, value);
+            core.table.set_aux(guard, page, value);
             must(core.table.word(page).try_store_same(found));
             Fate::Stored
         }
@@ -166,7 +168,8 @@ fn store_page<P: Pager>(
         Form::Stuck => {
             count(&core.stats.out_untried, skips.into());
             let found = must(core.table.word(page).try_mark_stuck(found));
-            let write = |bytes: &mut PageBytes| push_to(core, out, to, page, found, swap::Codec::Raw, bytes);
+            let write =
+                |bytes: &mut PageBytes| push_to(core, guard, out, to, page, found, (swap::Codec::Raw, bytes));
             let fate = with_frame(&core.pager, slot, write);
             count(&core.stats.out_stuck, (fate == Fate::GivenBack).into());
             fate
@@ -187,7 +190,7 @@ fn kept_of<P: Pager>(core: &Core<P>, page: PageId, found: Word, slot: Slot) -> K
 }
 
 /// Gives up the copy of a page that has changed, if there is one. The page's word.
-fn drop_kept<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Word {
+fn drop_kept<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId, found: Word) -> Word {
     if found.kept().is_none() && found.kept_slot().is_none() {
         return found;
     }
@@ -195,7 +198,7 @@ fn drop_kept<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Word {
         core.kept_was(false);
     }
     let dropped = must(core.table.word(page).try_drop_kept(found));
-    core.free_copy(page, found);
+    core.free_copy(held, page, found);
     dropped
 }
 
@@ -227,6 +230,7 @@ fn store_unchanged<P: Pager>(core: &Core<P>, page: PageId, found: Word) -> Fate 
 fn store_warm<P: Pager>(
     core: &Core<P>,
     bench: &mut Bench,
+    held: &BlockGuard<'_>,
     buffer: usize,
     page: PageId,
     found: Word,
@@ -237,7 +241,7 @@ fn store_warm<P: Pager>(
         && let Ok(handle) = pool_record(core, page, codec, bytes)
     {
         count_record(core, codec);
-        core.store_doubled(page, found, handle);
+        core.store_doubled(held, page, found, handle);
         core.note_written(page.block());
         return Fate::Stored;
     }
@@ -251,12 +255,12 @@ fn pool_record<P: Pager>(core: &Core<P>, page: PageId, codec: Codec, bytes: &[u8
 }
 
 /// Maps staged pages again. Returns how many.
-fn give_back<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, mask: u64) -> u32 {
+fn give_back<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, mask: u64) -> u32 {
     let (mut at, mut n, mut tries) = (0, 0, 0);
     while let Some((start, len)) = next_run(mask, at) {
-        let d = core.pager.fill(block.page(start), window.slot(start), len, Wake::Yes);
+        let d = core.pager.fill(held.block().page(start), window.slot(start), len, Wake::Yes);
         for i in start..start + d.pages {
-            let word = core.table.word(block.page(i));
+            let word = core.table.word(held.block().page(i));
             must(word.try_take_back(word.load()));
         }
         n += d.pages;
@@ -271,7 +275,7 @@ fn give_back<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, mask: u
         }
     }
     core.staged.sub_pages(n);
-    core.table.block(block).add_resident(n as i32);
-    tally::stayed(core, block);
+    held.add_resident(n as i32);
+    tally::stayed(core, held.block());
     n
 }

@@ -294,8 +294,8 @@ fn a_lift_ends_at_pages_that_must_stay() {
     (0..8).for_each(|b| fill_block(&core, b, text));
     // A call uses pages of block 1; page 10 of block 5 cannot be moved; block 6 rests.
     let pin = core.pins.add(BlockId(1).page(60), BlockId(1).page(62).0, 0).unwrap();
-    core.table.block(BlockId(5)).set_fixed(1 << 10);
-    core.table.block(BlockId(6)).set_rest(true);
+    core.table.block(BlockId(5)).lock().set_fixed(1 << 10);
+    core.table.block(BlockId(6)).lock().set_rest(true);
     assert_eq!(unmap(&core, BlockId(3)), Unmapped::Staged(3 * 64), "1 and 5 would leave pages behind");
     core.pins.release(pin);
     let state = |b: u32, i| core.table.word(BlockId(b).page(i)).load().state();
@@ -366,8 +366,8 @@ fn once_the_kernel_may_use_pages_behind_our_back_none_is_lifted() {
 fn a_neighbour_goes_along_as_far_as_its_last_page_that_can_leave() {
     let core = lifting_core();
     (0..3).for_each(|b| fill_block(&core, b, text));
-    core.table.block(BlockId(2)).set_fixed(!0xffff);
-    core.table.block(BlockId(0)).set_fixed(0xf);
+    core.table.block(BlockId(2)).lock().set_fixed(!0xffff);
+    core.table.block(BlockId(0)).lock().set_fixed(0xf);
     assert_eq!(unmap(&core, BlockId(1)), Unmapped::Staged(60 + 64 + 16));
     assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 1);
     core.validate(1024).unwrap();
@@ -385,7 +385,7 @@ fn after_a_lift_that_lost_its_windows_nothing_is_lifted_into_them_again() {
     assert!(window >= lifts + 8, "window {window} of those from {lifts} on");
     // The same for the second run of a block whose first one went.
     fill_block(&core, 12, text);
-    core.table.block(BlockId(12)).set_fixed(1 << 40);
+    core.table.block(BlockId(12)).lock().set_fixed(1 << 40);
     core.pager.fail_drain(1, Errno::EEXIST);
     assert_eq!(unmap(&core, BlockId(12)), Unmapped::Staged(40));
     let lost = core.table.block(BlockId(12)).window().unwrap();
@@ -403,7 +403,7 @@ fn after_a_lift_that_lost_its_windows_nothing_is_lifted_into_them_again() {
 fn all_runs_of_a_victim_are_lifted_and_a_refused_lift_becomes_a_move() {
     let core = lifting_core();
     fill_block(&core, 0, text);
-    core.table.block(BlockId(0)).set_fixed(1 << 40);
+    core.table.block(BlockId(0)).lock().set_fixed(1 << 40);
     discard(&core, BlockId(0), 0xff_ffff_ff00, Depth::All);
     assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(23 + 8), "pages 41 to 63, then 0 to 7");
     assert_eq!(core.table.word(PageId(40)).load().state(), State::Resident);
@@ -473,7 +473,7 @@ fn a_damaged_record_is_reported_and_not_mapped() {
 #[test]
 fn a_fault_outside_every_mapping_is_foreign() {
     let core = core();
-    core.table.block(BlockId(7)).set_valid(0);
+    core.table.block(BlockId(7)).lock().set_valid(0);
     assert_eq!(fault::resolve(&core, &Strides::default(), BlockId(7).page(0), 1), Outcome::Foreign);
 }
 
@@ -560,7 +560,8 @@ fn enter(core: &Core<FakePager>, block: u32) -> (Outcome, u32, u32) {
         text(i % 64, &mut want);
         assert!(core.pager.read(PageId(i)).is_none_or(|bytes| bytes == want), "page {i}");
     }
-    let there = |b| core.table.in_state(BlockId(b), u64::MAX, State::Resident).count_ones();
+    let there =
+        |b| core.table.in_state(&core.table.block(BlockId(b)).lock(), u64::MAX, State::Resident).count_ones();
     (outcome, there(block), there(block + 1))
 }
 
@@ -606,15 +607,15 @@ fn a_next_block_that_is_not_whole_in_the_pool_or_busy_or_elsewhere_stays_where_i
     assert_eq!(alone(&staged), 0, "a page of it is staged");
     let unmapped = |core: &Core<FakePager>| {
         discard(core, BlockId(1), 1 << 63, Depth::All);
-        core.table.block(BlockId(1)).set_valid(u64::MAX >> 1);
+        core.table.block(BlockId(1)).lock().set_valid(u64::MAX >> 1);
     };
     assert_eq!(alone(&unmapped), 0, "partly unmapped");
-    assert_eq!(alone(&|core| core.table.block(BlockId(1)).set_readonly(1)), 0, "partly protected");
+    assert_eq!(alone(&|core| core.table.block(BlockId(1)).lock().set_readonly(1)), 0, "partly protected");
     assert_eq!(alone(&|core| core.table.block(BlockId(1)).set_access(Access::Random)), 0, "advised");
     let core = streamed();
     let guard = core.table.block(BlockId(1)).lock();
     fault::resolve(&core, &Strides::default(), PageId(0), 1);
-    assert_eq!(core.table.in_state(BlockId(1), u64::MAX, State::Resident), 0, "somebody is at it");
+    assert_eq!(core.table.in_state(&guard, u64::MAX, State::Resident), 0, "somebody is at it");
     drop(guard);
     // The last block of the table has no next one.
     let last = BlockId(15);
@@ -625,7 +626,7 @@ fn a_next_block_that_is_not_whole_in_the_pool_or_busy_or_elsewhere_stays_where_i
     }
     core.table.block(last).set_access(Access::Sequential);
     assert!(matches!(fault::resolve(&core, &Strides::default(), last.page(0), 1), Outcome::Installed(_)));
-    assert_eq!(core.table.in_state(last, u64::MAX, State::Resident), u64::MAX);
+    assert_eq!(core.table.in_state(&core.table.block(last).lock(), u64::MAX, State::Resident), u64::MAX);
     core.validate(1024).unwrap();
 }
 
@@ -645,7 +646,9 @@ fn two_blocks_of_which_a_page_is_damaged_or_cannot_be_mapped_come_as_far_as_it()
         }
         let outcome = fault::resolve(&core, &Strides::default(), PageId(0), 1);
         assert_eq!(core.frames.existing(), frames, "none is lost");
-        let there = |b| core.table.in_state(BlockId(b), u64::MAX, State::Resident).count_ones();
+        let there = |b| {
+            core.table.in_state(&core.table.block(BlockId(b)).lock(), u64::MAX, State::Resident).count_ones()
+        };
         (outcome, there(0), there(1))
     };
     let (outcome, first, second) = come(0, true);

@@ -7,10 +7,11 @@ use crate::config::UNMAP_BATCH_MAX;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::{PageWord, State, Word, must};
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
-use crate::sync::{LockGuard, Ordering};
+use crate::sync::Ordering;
 use weir_os::sys::Errno;
 
 /// Stages what can be staged of a block that was taken from the resident set.
@@ -25,37 +26,38 @@ pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
         return Unmapped::Nothing;
     }
     if core.frames.can_lift() && core.unmap_batch >= UNMAP_BATCH_MAX.into() {
-        if let Some(done) = lift(core, block, guard) {
+        if let Some(done) = lift(core, guard) {
             if row.resident() > 0 {
                 tally::stayed(core, block);
             }
             return done;
         }
         tally::blocks(core, 1);
-        return move_out(core, block, row.lock(), u64::MAX);
+        return move_out(core, row.lock(), u64::MAX);
     }
-    move_out(core, block, guard, u64::MAX)
+    move_out(core, guard, u64::MAX)
 }
 
 /// Stages pages of `mask` of a block that was not taken from the resident set.
 pub fn unmap_part<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Unmapped {
-    move_out(core, block, core.table.block(block).lock(), mask)
+    move_out(core, core.table.block(block).lock(), mask)
 }
 
 /// One MOVE per run of the allowed pages into an empty window.
-fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allowed: u64) -> Unmapped {
-    let row = core.table.block(block);
+fn move_out<P: Pager>(core: &Core<P>, row: BlockGuard<'_>, allowed: u64) -> Unmapped {
+    let block = row.block();
     if row.window().is_some() {
         // Between two holds of the lock somebody else was at it.
         tally::stayed(core, block);
         return Unmapped::Nothing;
     }
-    let mask = movable(core, block, allowed & row.valid() & !row.fixed() & !core.pins.of_block(block));
+    let mask = movable(core, &row, allowed & row.valid() & !row.fixed() & !core.pins.of_block(&row));
     let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
     tally::frames(core, (mask != Leaving::default()).into());
     let Some(window) = window else {
-        drop(guard);
-        if row.resident() > 0 {
+        let left = row.resident();
+        drop(row);
+        if left > 0 {
             tally::stayed(core, block);
         }
         return if mask == Leaving::default() { Unmapped::Nothing } else { Unmapped::NoWindow };
@@ -63,8 +65,8 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allo
     let stage = |word: PageWord<'_>| {
         must(word.try_stage(word.load()));
     };
-    let staged = drain_runs(core, block, window, mask.moved, stage)
-        | drain_copies(core, block, window, mask.copied, stage);
+    let staged = drain_runs(core, &row, window, mask.moved, stage)
+        | drain_copies(core, &row, window, mask.copied, stage);
     let n = staged.count_ones();
     row.add_resident(-(n as i32));
     count(&core.stats.pages_unmapped, n);
@@ -79,7 +81,7 @@ fn move_out<P: Pager>(core: &Core<P>, block: BlockId, guard: LockGuard<'_>, allo
         tally::queues(core, 1);
     }
     let left = row.resident();
-    drop(guard);
+    drop(row);
     if left > 0 {
         tally::stayed(core, block);
     }
@@ -97,20 +99,21 @@ pub struct Leaving {
 }
 
 /// Sorts the pages of `allowed`, without those locked in memory.
-fn movable<P: Pager>(core: &Core<P>, block: BlockId, allowed: u64) -> Leaving {
+fn movable<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, allowed: u64) -> Leaving {
     let (mut resident, mut pinned) = (0u64, 0u64);
     for i in 0..64 {
-        let w = core.table.word(block.page(i)).load();
+        let w = core.table.word(held.block().page(i)).load();
         if w.pinned() {
             pinned |= 1 << i;
         } else if w.state() == State::Resident {
             resident |= 1 << i;
         }
     }
-    leaving(resident & allowed, allowed & !pinned, core.table.block(block).readonly())
+    leaving(resident & allowed, allowed & !pinned, held.readonly())
 }
 
-fn resident_of<P: Pager>(core: &Core<P>, block: BlockId) -> u64 {
+fn resident_of<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>) -> u64 {
+    let block = held.block();
     let resident = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Resident;
     (0..64).filter(resident).fold(0, |m, i| m | 1 << i)
 }
@@ -126,18 +129,19 @@ pub fn leaving(resident: u64, allowed: u64, readonly: u64) -> Leaving {
 }
 
 /// Moves the resident pages of `mask` into the window and calls `moved` for each that went.
-/// Returns their mask. Under the block's lock; the window is empty. Runs of the mask may have holes:
+/// Returns their mask. The window is empty. Runs of the mask may have holes:
 /// one call takes a whole block of scattered pages.
 pub fn drain_runs<P: Pager>(
     core: &Core<P>,
-    block: BlockId,
+    held: &BlockGuard<'_>,
     window: WindowId,
     mask: u64,
     moved: impl Fn(PageWord<'_>),
 ) -> u64 {
     const RETRIES: u32 = 10_000;
+    let block = held.block();
     let whole = core.pager.sweeps_holes() && core.unmap_batch >= BLOCK_PAGES;
-    let mask = if whole { mask } else { mask & resident_of(core, block) };
+    let mask = if whole { mask } else { mask & resident_of(core, held) };
     let (mut gone, mut at, mut tries) = (0u64, 0, 0);
     while let Some((start, len)) = next_run(mask, at) {
         let len = len.min(core.unmap_batch);
@@ -164,7 +168,7 @@ pub fn drain_runs<P: Pager>(
             }
             Some(Errno::ENOENT) => {
                 // Nothing is mapped there any more: unmapped by a call that Weir does not see.
-                dropped_behind_our_back(core, block.page(at));
+                dropped_behind_our_back(core, held, block.page(at));
                 at += 1;
             }
             Some(_) => {
@@ -180,12 +184,12 @@ pub fn drain_runs<P: Pager>(
 /// The same for pages that nobody can write to, which are copied one by one.
 pub fn drain_copies<P: Pager>(
     core: &Core<P>,
-    block: BlockId,
+    held: &BlockGuard<'_>,
     window: WindowId,
     mask: u64,
     moved: impl Fn(PageWord<'_>),
 ) -> u64 {
-    let mut gone = 0;
+    let (block, mut gone) = (held.block(), 0);
     for i in (0..64).filter(|i| mask >> i & 1 == 1) {
         stats::add(&core.stats.unmap_calls, 1);
         if core.pager.drain_readonly(window.slot(i), block.page(i)).pages == 1 {
@@ -197,16 +201,16 @@ pub fn drain_copies<P: Pager>(
 }
 
 /// The program dropped a resident page by a call that Weir does not see: it reads as zeros now.
-fn dropped_behind_our_back<P: Pager>(core: &Core<P>, page: PageId) {
+fn dropped_behind_our_back<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId) {
     let word = core.table.word(page);
     let found: Word = word.load();
     if found.state() == State::Resident && word.try_discard(found).is_ok() {
-        core.table.block(page.block()).add_resident(-1);
+        held.add_resident(-1);
         core.frames.vanished(1);
         core.count_managed(-1);
         if found.pinned() {
             core.pinned.fetch_sub(1, Ordering::Relaxed);
         }
-        core.free_copy(page, found);
+        core.free_copy(held, page, found);
     }
 }

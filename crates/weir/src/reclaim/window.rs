@@ -2,9 +2,10 @@
 
 use super::tally;
 use crate::door::Pager;
+use crate::page::WindowId;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
-use crate::page::{BlockId, WindowId};
+use crate::page::table::BlockGuard;
 use crate::shared::Core;
 
 /// How the pages of a block went there.
@@ -19,15 +20,14 @@ pub enum Unmapped {
 }
 
 /// All pages have left their window.
-pub fn end_window<P: Pager>(core: &Core<P>, block: BlockId, window: WindowId, stuck: bool) {
-    let row = core.table.block(block);
-    row.set_window(None);
-    row.set_rest(stuck);
+pub fn end_window<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, stuck: bool) {
+    held.set_window(None);
+    held.set_rest(stuck);
     core.frames.put_window(window, 0, 0);
     tally::frames(core, 1);
 }
 
-/// The staged pages of a block from index `at` on. Under its lock.
-pub fn staged_from<P: Pager>(core: &Core<P>, block: BlockId, at: u32) -> u64 {
-    core.table.in_state(block, run_mask(at, BLOCK_PAGES - at), State::Staged)
+/// The staged pages of a block from index `at` on.
+pub fn staged_from<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, at: u32) -> u64 {
+    core.table.in_state(held, run_mask(at, BLOCK_PAGES - at), State::Staged)
 }

@@ -18,11 +18,13 @@ use crate::limits::{
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::{State, Word, must};
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId, SlotId};
 use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES, Press, Swapping};
 use crate::shared::{Core, count};
 use crate::stats;
 use crate::sync::Ordering;
+use crate::tier::pool;
 use crate::tier::swap::{Codec, SwapError};
 use std::sync::MutexGuard;
 use weir_os::thread;
@@ -156,8 +158,17 @@ impl<'a, P: Pager> Out<'a, P> {
         self.wants() > 0
     }
 
-    /// Takes a page, Staged or Pooled, whose word is `found`. Under its block's lock.
-    pub fn push(&mut self, core: &Core<P>, page: PageId, found: Word, codec: Codec, bytes: &[u8]) -> Pushed {
+    /// Takes a page, Staged or Pooled, whose word is `found`.
+    pub fn push(
+        &mut self,
+        core: &Core<P>,
+        held: &BlockGuard<'_>,
+        page: PageId,
+        found: Word,
+        codec: Codec,
+        bytes: &[u8],
+    ) -> Pushed {
+        held.has(page);
         let Some(s) = self.swapping.filter(|s| s.usable()) else { return Pushed::No };
         if self.press.is_none() {
             self.press = s.press();
@@ -292,14 +303,14 @@ impl<'a, P: Pager> Out<'a, P> {
 
     /// Takes the pooled pages of a block. False when some are left.
     fn push_pooled(&mut self, core: &Core<P>, block: BlockId) -> bool {
-        let _guard = core.table.block(block).lock();
+        let held = core.table.block(block).lock();
         tally::blocks(core, 1);
         let mut doubled = false;
         for i in 0..BLOCK_PAGES {
             let page = block.page(i);
             let found = core.table.word(page).load();
             if found.doubled() {
-                doubled |= self.kind == Kind::Through || !core.evict(page, found);
+                doubled |= self.kind == Kind::Through || !core.evict(&held, page, found);
                 continue;
             }
             let Some(handle) = found.handle().filter(|_| found.state() == State::Pooled && found.tag() == 0)
@@ -307,8 +318,8 @@ impl<'a, P: Pager> Out<'a, P> {
                 continue;
             };
             // A damaged record stays where it is: the program learns of it when it wants the page.
-            let lent =
-                core.pool.lend(&core.pager, handle, page, |c, b| self.push(core, page, found, c.into(), b));
+            let push = |codec: pool::Codec, b: &[u8]| self.push(core, &held, page, found, codec.into(), b);
+            let lent = core.pool.lend(&core.pager, handle, page, push);
             match lent {
                 Ok(Pushed::Yes) => count(&core.stats.swap_from_pool, u32::from(self.kind == Kind::Back)),
                 Ok(Pushed::Full | Pushed::No) => return false,
@@ -386,14 +397,13 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, ki
     let mut freed = 0;
     for some in list[..n].chunk_by(|a, b| a.0.block() == b.0.block()) {
         let block = some[0].0.block();
-        let row = core.table.block(block);
-        let _guard = row.lock();
+        let row = core.table.block(block).lock();
         tally::blocks(core, 1);
         let mut free = 0u64;
         for &(page, slot) in some {
             let word = core.table.word(page);
             let found = word.load();
-            if kind == Kind::Through && core.double(page, found, slot, press.tag) {
+            if kind == Kind::Through && core.double(&row, page, found, slot, press.tag) {
                 stats::add(&core.stats.swap_through, 1);
                 core.note_written(block);
             } else if kind == Kind::Through || word.try_swap_out(found, slot, press.tag).is_err() {
@@ -405,7 +415,7 @@ fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, ki
             } else if found.state() == State::Staged {
                 free |= 1 << page.index();
             } else {
-                core.free_copy(page, found);
+                core.free_copy(&row, page, found);
             }
         }
         if let (Some(window), 1..) = (row.window(), free) {
@@ -447,12 +457,11 @@ fn give_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, k
 
 /// The window of a block whose staged pages were in a batch: it ends, or somebody goes on with it.
 fn end_or_queue<P: Pager>(core: &Core<P>, block: BlockId) {
-    let row = core.table.block(block);
-    let _guard = row.lock();
+    let row = core.table.block(block).lock();
     tally::blocks(core, 1);
     let Some(window) = row.window() else { return };
-    if staged_from(core, block, 0) == 0 {
-        end_window(core, block, window, false);
+    if staged_from(core, &row, 0) == 0 {
+        end_window(core, &row, window, false);
     } else {
         core.staged.push_front(block);
         tally::queues(core, 1);
@@ -468,9 +477,9 @@ pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
     for _ in 0..slots.min(SLOTS_SWEPT * 16) {
         let slot = SlotId(s.hand.fetch_add(1, Ordering::Relaxed) % slots);
         let Some(page) = s.tier.page_of(slot).filter(|page| page.0 < core.table.pages()) else { continue };
-        let Some(_guard) = core.table.block(page.block()).try_lock() else { continue };
+        let Some(held) = core.table.block(page.block()).try_lock() else { continue };
         let found = core.table.word(page).load();
-        if core.table.slot_of(page, found) == Some(slot) && core.give_up_slot(page, found) {
+        if core.table.slot_of(page, found) == Some(slot) && core.give_up_slot(&held, page, found) {
             given += 1;
         }
         if given >= SLOTS_GIVEN_UP {
@@ -495,7 +504,7 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         if page.0 >= core.table.pages() {
             return;
         }
-        let _guard = core.table.block(page.block()).lock();
+        let held = core.table.block(page.block()).lock();
         let word = core.table.word(page);
         let found = word.load();
         if core.table.slot_of(page, found) != Some(seen.slot) || !s.tier.is_still(seen) {
@@ -503,7 +512,7 @@ pub fn tidy_up<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         }
         if found.state() != State::Swapped {
             // There is another copy: moving this one is a write that may turn out to be for nothing.
-            if core.give_up_slot(page, found) {
+            if core.give_up_slot(&held, page, found) {
                 stats::add(&core.stats.swap_kept_dropped, 1);
                 moved += 1;
             }
@@ -532,12 +541,12 @@ fn move_batch<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press
     }
     let mut moved = 0;
     for &(page, slot) in &list[..n] {
-        let _guard = core.table.block(page.block()).lock();
+        let held = core.table.block(page.block()).lock();
         let word = core.table.word(page);
         let found = word.load();
         match slot {
             Some(slot) if word.try_reslot(found, slot, press.tag).is_ok() => {
-                core.free_copy(page, found);
+                core.free_copy(&held, page, found);
                 moved += 1;
             }
             Some(slot) => s.tier.free(&mut press.cache, slot),

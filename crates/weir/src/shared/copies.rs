@@ -1,11 +1,11 @@
 //! The copies of a page's bytes outside its frame: a record in the pool, a slot of the swap file, or both.
-//! Which there are is in the page's two words; here they are given up, and counted. All under the lock of the
-//! page's block.
+//! Which there are is in the page's two words; here they are given up, and counted.
 
 use super::Core;
 use crate::door::Pager;
 use crate::page::cold::List;
 use crate::page::state::{State, Word};
+use crate::page::table::BlockGuard;
 use crate::page::{BlockId, Handle, PageId, SlotId};
 use crate::stats;
 use weir_os::mem::PAGE_BYTES;
@@ -41,7 +41,8 @@ impl<P: Pager> Core<P> {
 
     /// Gives up the copies that a page's word named before: pool record, slot, or both, its only ones or
     /// kept.
-    pub fn free_copy(&self, page: PageId, was: Word) {
+    pub fn free_copy(&self, held: &BlockGuard<'_>, page: PageId, was: Word) {
+        held.has(page);
         if let Some(handle) = was.handle() {
             self.free_record(handle);
         }
@@ -70,7 +71,7 @@ impl<P: Pager> Core<P> {
 
     /// A page's slot is given up that is not its only copy: kept, or of a doubled page. False when it has
     /// none.
-    pub fn give_up_slot(&self, page: PageId, found: Word) -> bool {
+    pub fn give_up_slot(&self, held: &BlockGuard<'_>, page: PageId, found: Word) -> bool {
         let word = self.table.word(page);
         if found.doubled() {
             let slot = self.table.slot_of(page, found);
@@ -82,27 +83,27 @@ impl<P: Pager> Core<P> {
         }
         let given = found.kept_slot().is_some() && word.try_drop_kept(found).is_ok();
         if given {
-            self.free_copy(page, found);
+            self.free_copy(held, page, found);
         }
         given
     }
 
     /// A pooled page that `tag` has written through has this slot from now on. False: it is not the page that
     /// was written, and the slot is the caller's to free.
-    pub fn double(&self, page: PageId, found: Word, slot: SlotId, tag: u8) -> bool {
+    pub fn double(&self, held: &BlockGuard<'_>, page: PageId, found: Word, slot: SlotId, tag: u8) -> bool {
         let Some(s) = &self.swapping else { return false };
         let done = self.table.word(page).try_double(found, tag).is_ok();
         if done {
-            self.table.set_aux(page, slot.0.into());
+            self.table.set_aux(held, page, slot.0.into());
             s.count_doubled(1);
         }
         done
     }
 
     /// A staged page whose kept slot is still true is pooled again, with this record.
-    pub fn store_doubled(&self, page: PageId, found: Word, handle: Handle) {
+    pub fn store_doubled(&self, held: &BlockGuard<'_>, page: PageId, found: Word, handle: Handle) {
         let (Some(s), Some(slot)) = (&self.swapping, found.kept_slot()) else { return };
-        self.table.set_aux(page, slot.0.into());
+        self.table.set_aux(held, page, slot.0.into());
         if self.table.word(page).try_store_doubled(found, handle).is_ok() {
             s.count_kept(-1);
             s.count_doubled(1);
@@ -111,7 +112,8 @@ impl<P: Pager> Core<P> {
 
     /// A doubled page gives its record up: it is in the swap file alone, and nothing was written. False when
     /// it is none.
-    pub fn evict(&self, page: PageId, found: Word) -> bool {
+    pub fn evict(&self, held: &BlockGuard<'_>, page: PageId, found: Word) -> bool {
+        held.has(page);
         let (Some(s), Some(handle)) = (&self.swapping, found.handle()) else { return false };
         let Some(slot) = self.table.slot_of(page, found) else { return false };
         let done = self.table.word(page).try_evict(found, slot).is_ok();
@@ -129,13 +131,13 @@ impl<P: Pager> Core<P> {
     }
 
     /// A pooled page is mapped: its word, and what becomes of its copies.
-    pub fn installed_from_pool(&self, page: PageId, found: Word, keep: Keep) {
+    pub fn installed_from_pool(&self, held: &BlockGuard<'_>, page: PageId, found: Word, keep: Keep) {
         self.stats.pool_in().add(1);
         let word = self.table.word(page);
         match (keep, self.table.slot_of(page, found), &self.swapping) {
             (Keep::Slot(hash), Some(slot), Some(s)) => {
                 if word.try_install_doubled(found, slot).is_ok() {
-                    self.table.set_aux(page, hash);
+                    self.table.set_aux(held, page, hash);
                     found.handle().into_iter().for_each(|h| self.free_record(h));
                     s.count_doubled(-1);
                     s.count_kept(1);
@@ -144,13 +146,13 @@ impl<P: Pager> Core<P> {
             (Keep::Record(hash), slot, _) => {
                 if word.try_install(found, true).is_ok() {
                     slot.into_iter().for_each(|slot| self.free_slot(found, slot));
-                    self.table.set_aux(page, hash);
+                    self.table.set_aux(held, page, hash);
                     self.count_kept(1);
                 }
             }
             _ => {
                 if word.try_install(found, false).is_ok() {
-                    self.free_copy(page, found);
+                    self.free_copy(held, page, found);
                 }
             }
         }
@@ -170,8 +172,8 @@ impl<P: Pager> Core<P> {
     }
 
     /// Whether a block with pooled pages is in no queue from which they would be written or given up.
-    pub(super) fn is_forgotten(&self, block: BlockId) -> bool {
-        let waits = self.swapping.as_ref().is_none_or(|s| s.cold.has(&self.table, block));
-        !waits && self.table.in_state(block, u64::MAX, State::Pooled) != 0
+    pub(super) fn is_forgotten(&self, held: &BlockGuard<'_>) -> bool {
+        let waits = self.swapping.as_ref().is_none_or(|s| s.cold.has(&self.table, held.block()));
+        !waits && self.table.in_state(held, u64::MAX, State::Pooled) != 0
     }
 }

@@ -108,7 +108,7 @@ impl World {
             core.attach_swap(Swapping::new(tier, self.policy, self.batch).unwrap());
         }
         if self.all_mapped {
-            (0..pages / BLOCK_PAGES).for_each(|b| core.table.block(BlockId(b)).set_valid(u64::MAX));
+            (0..pages / BLOCK_PAGES).for_each(|b| core.table.block(BlockId(b)).lock().set_valid(u64::MAX));
         }
         core
     }

@@ -5,6 +5,7 @@
 use super::record::{Age, Codec, Damaged, HEADER_BYTES, OLD, TRIED, codec_of, parse};
 use super::{Pool, offset, read_u64};
 use crate::door::{Pager, with_bytes};
+use crate::page::table::BlockGuard;
 use crate::page::{Handle, PageId};
 use crate::sync::Ordering;
 use weir_os::codec::{self, PageBytes};
@@ -94,8 +95,8 @@ impl Pool {
         }
     }
 
-    /// The walk for cold records is at this one. Under the block's lock.
-    pub fn grow_older<P: Pager>(&self, pager: &P, handle: Handle) -> Age {
+    /// The walk for cold records is at this one.
+    pub fn grow_older<P: Pager>(&self, pager: &P, _held: &BlockGuard<'_>, handle: Handle) -> Age {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b);
             if codec_of(h) != Some(Codec::Lz4) || h & TRIED != 0 {
@@ -111,13 +112,13 @@ impl Pool {
 
     /// Whether the record is the one that was old when its header had this value: nobody has wanted the page
     /// since. Another one of the same page in the same place would be young, and one that compaction moved
-    /// there and back is the same. Under the block's lock.
-    pub fn is_still<P: Pager>(&self, pager: &P, handle: Handle, header: u64) -> bool {
+    /// there and back is the same.
+    pub fn is_still<P: Pager>(&self, pager: &P, _held: &BlockGuard<'_>, handle: Handle, header: u64) -> bool {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| read_u64(b) == header)
     }
 
-    /// The record is not worth zstd. Under the block's lock.
-    pub fn note_tried<P: Pager>(&self, pager: &P, handle: Handle) {
+    /// The record is not worth zstd.
+    pub fn note_tried<P: Pager>(&self, pager: &P, _held: &BlockGuard<'_>, handle: Handle) {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b) | TRIED;
             b.copy_from_slice(&h.to_le_bytes());
@@ -137,8 +138,8 @@ impl Pool {
     }
 
     /// A record's page changed its number (`mremap`). It is young: one that is old under a number was so when
-    /// the walk was there. Under the locks of both blocks.
-    pub fn rename<P: Pager>(&self, pager: &P, handle: Handle, to: PageId) {
+    /// the walk was there. Under the lock of the new block as well.
+    pub fn rename<P: Pager>(&self, pager: &P, _old: &BlockGuard<'_>, handle: Handle, to: PageId) {
         with_bytes(pager, offset(handle), HEADER_BYTES, |b| {
             let h = read_u64(b) & !OLD & !u64::from(u32::MAX) | u64::from(to.0);
             b.copy_from_slice(&h.to_le_bytes());
