@@ -91,11 +91,13 @@ pub fn is_intact(fd: i32) -> bool {
 
 /// Closes one of them, if it is still the engine's.
 pub fn close(fd: i32) {
-    if is_intact(fd) {
-        sys::close(fd);
-    }
+    let intact = is_intact(fd);
+    // Forgotten before: once it is closed another thread may get the number and note it, in another row.
     if let Some(row) = row_of(fd) {
         row.fd.store(NONE, Ordering::Release);
+    }
+    if intact {
+        sys::close(fd);
     }
 }
 
@@ -111,6 +113,10 @@ fn identity(fd: i32) -> Result<(u64, u64), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// One test at a time: they have numbers taken again that others have closed.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     fn open(path: &core::ffi::CStr) -> i32 {
         // SAFETY: a NUL-terminated path.
@@ -118,7 +124,24 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_is_closed_and_taken_again_at_once_is_known_as_what_it_names_now() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        std::thread::scope(|scope| {
+            for path in [c"/proc/self/exe", c"/dev/null", c"/etc/passwd"] {
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        let fd = keep(open(path));
+                        assert!(contains(fd) && is_intact(fd), "{fd} is not what {path:?} was noted as");
+                        close(fd);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
     fn a_kept_descriptor_lies_high_is_known_and_known_again() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let low = open(c"/proc/self/status");
         let fd = keep(low);
         let end = sys::descriptor_limit().min(BELOW) as i32;
@@ -138,6 +161,7 @@ mod tests {
 
     #[test]
     fn a_closed_one_is_not_intact_and_what_was_never_kept_is() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let fd = keep(open(c"/proc/self/maps"));
         sys::close(fd);
         assert!(!is_intact(fd));
