@@ -575,37 +575,37 @@ impl<P: Pager> Core<P> {
         self.frames.validate()?;
         let records = self.pool.validate()?;
         if records != census.pooled + census.kept {
-            return Err("pool records and page words differ");
+            return Err("INV-2: pool records and page words differ");
         }
         if u64::from(self.staged.pages()) != census.staged {
-            return Err("staged pages miscounted");
+            return Err("INV-5: staged pages miscounted");
         }
         if self.kept() != census.kept || self.pinned.load(Ordering::Relaxed) != census.pinned {
-            return Err("kept or pinned pages miscounted");
+            return Err("INV-5: kept or pinned pages miscounted");
         }
         let records = census.swapped + census.kept_slots + census.doubled;
         if let Some(s) = &self.swapping {
             s.tier.validate()?;
             if s.kept() != census.kept_slots {
-                return Err("kept slots miscounted");
+                return Err("INV-5: kept slots miscounted");
             }
             if s.doubled() != census.doubled {
-                return Err("pages in pool and swap file miscounted");
+                return Err("INV-5: pages in pool and swap file miscounted");
             }
             if s.tier.alone() && s.tier.live_records() != records {
-                return Err("records in the swap file and page words differ");
+                return Err("INV-15: records in the swap file and page words differ");
             }
         } else if records != 0 {
-            return Err("swapped pages without a swap file");
+            return Err("INV-15: swapped pages without a swap file");
         }
         let contents = census.resident + census.staged + census.same + census.pooled + census.swapped;
         if self.stats.managed_bytes.load(Ordering::Relaxed) != contents * PAGE_BYTES as u64 {
-            return Err("pages with contents miscounted");
+            return Err("INV-6: pages with contents miscounted");
         }
         let in_pool = u64::from(self.pool.owned()) * u64::from(BLOCK_PAGES);
         let frames = census.resident + census.staged + in_pool + u64::from(self.frames.free());
         if frames != u64::from(self.frames.existing()) {
-            return Err("resident + staged + pool + free is not the number of frames");
+            return Err("INV-1: resident + staged + pool + free is not the number of frames");
         }
         Ok(census)
     }
@@ -624,24 +624,24 @@ impl<P: Pager> Core<P> {
                 State::Swapped => census.swapped += 1,
             }
             if word.tag() != 0 {
-                return Err("a page waits for a read or write that nobody makes");
+                return Err("INV-15: a page waits for a read or write that nobody makes");
             }
             census.doubled += u64::from(word.doubled());
             census.kept_slots += u64::from(word.kept_slot().is_some());
             census.kept += u64::from(word.kept().is_some());
             census.pinned += u64::from(word.pinned());
             if word.state() != State::Absent && row.valid() >> i & 1 == 0 {
-                return Err("a page that is not mapped has contents");
+                return Err("INV-3: a page that is not mapped has contents");
             }
         }
         if resident != row.resident() {
-            return Err("a block's resident pages are miscounted");
+            return Err("INV-5: a block's resident pages are miscounted");
         }
         if self.is_forgotten(&row) {
-            return Err("pooled pages in no queue");
+            return Err("INV-16: pooled pages in no queue");
         }
         if staged > 0 && row.window().is_none() {
-            return Err("staged pages without a window");
+            return Err("INV-4: staged pages without a window");
         }
         census.resident += u64::from(resident);
         census.staged += staged;

@@ -99,7 +99,7 @@ impl FakePager {
     #[expect(unsafe_code, reason = "see the Sync impl")]
     fn take(&self, slot: usize) -> Box<PageBytes> {
         let mut present = self.present.lock().unwrap();
-        assert!(present[slot], "moved a slot without a frame");
+        assert!(present[slot], "INV-11: moved a slot without a frame");
         present[slot] = false;
         // SAFETY: the caller moves the frame, so it owns it.
         let cell = unsafe { &mut *self.arena[slot].get() };
@@ -111,7 +111,7 @@ impl FakePager {
     #[expect(unsafe_code, reason = "see the Sync impl")]
     fn put(&self, slot: usize, page: &PageBytes) {
         let mut present = self.present.lock().unwrap();
-        assert!(!present[slot], "filled a slot that has a frame");
+        assert!(!present[slot], "INV-11: filled a slot that has a frame");
         present[slot] = true;
         // SAFETY: the slot was empty, nobody uses it.
         unsafe { *self.arena[slot].get() = *page };
@@ -175,7 +175,7 @@ impl Pager for FakePager {
                     moved,
                 );
             }
-            assert!(!self.has_frame(Slot(slot.0 + i)), "drained into a slot that has a frame");
+            assert!(!self.has_frame(Slot(slot.0 + i)), "INV-11: drained into a slot that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[p.0 as usize].take() {
                 self.put((slot.0 + i) as usize, &bytes);
                 moved |= 1 << i;
@@ -192,7 +192,7 @@ impl Pager for FakePager {
             return Err(e);
         }
         for i in 0..n {
-            assert!(!self.has_frame(Slot(slot.0 + i)), "lifted into a slot that has a frame");
+            assert!(!self.has_frame(Slot(slot.0 + i)), "INV-11: lifted into a slot that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[(page.0 + i) as usize].take() {
                 self.put((slot.0 + i) as usize, &bytes);
             }
@@ -252,7 +252,7 @@ impl Pager for FakePager {
         let Some(bytes) = space[from.0 as usize].clone() else {
             return Done { pages: 0, stop: Some(Errno::EFAULT) };
         };
-        assert!(space[to.0 as usize].replace(bytes).is_none(), "copied onto a page that is there");
+        assert!(space[to.0 as usize].replace(bytes).is_none(), "INV-13: copied onto a page that is there");
         all(1)
     }
 

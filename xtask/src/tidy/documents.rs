@@ -2,11 +2,13 @@
 
 use super::Finding;
 use super::width::prose_lines;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Where the transitions of the page word are defined, and where a reader looks for them.
 const PAGE_WORD: &str = "crates/weir/src/page/state.rs";
 const LIFE_OF_A_PAGE: &str = "docs/life-of-a-page.md";
+/// Where the invariants are defined.
+const RULES: &str = "docs/rules.md";
 const FAILURE: &str = "docs/failure.md";
 
 /// Names in backticks that stand in no source, with the reason why a document needs them.
@@ -80,6 +82,33 @@ pub fn rows_without_test(texts: &[(String, String)]) -> Vec<Finding> {
     rows.map(|(number, _)| Finding::new(path, number + 1, "this row has no test")).collect()
 }
 
+/// Finds invariants that no assert or message of the code names, and numbers in the code that the rules do
+/// not define.
+pub fn invariants(texts: &[(String, String)]) -> Vec<Finding> {
+    let numbers = |wanted: &dyn Fn(&str) -> bool| -> BTreeMap<u32, String> {
+        let files = texts.iter().filter(|(path, _)| wanted(path));
+        files.flat_map(|(path, text)| invariants_in(text).map(|number| (number, path.clone()))).collect()
+    };
+    let ruled = numbers(&|path| path == RULES);
+    let named = numbers(&|path| path.starts_with("crates/") && path.ends_with(".rs"));
+    let unnamed = ruled.keys().filter(|number| !named.contains_key(number));
+    let unruled = named.iter().filter(|(number, _)| !ruled.contains_key(number));
+    unnamed
+        .map(|number| Finding::new(RULES, 0, format!("no code names INV-{number}: where is it checked?")))
+        .chain(unruled.map(|(number, path)| {
+            Finding::new(path, 0, format!("INV-{number} is not in {RULES}: define it there"))
+        }))
+        .collect()
+}
+
+/// The numbers behind `INV-` in a text.
+fn invariants_in(text: &str) -> impl Iterator<Item = u32> {
+    text.split("INV-").skip(1).filter_map(|rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    })
+}
+
 /// Inline code outside of what is indented or fenced, with its line.
 fn spans(text: &str) -> Vec<(usize, &str)> {
     prose_lines(text).flat_map(|(number, line)| quoted(line).map(move |span| (number + 1, span))).collect()
@@ -113,6 +142,18 @@ mod tests {
 
     fn lines(findings: &[Finding]) -> Vec<usize> {
         findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn invariants_stand_in_the_rules_and_in_the_code() {
+        let text = |path: &str, text: &str| (path.to_string(), text.to_string());
+        let rules = text(RULES, "| INV-1 | frames |\n**INV-12**: pins\n");
+        let code = text("crates/weir/src/shared.rs", "Err(\"INV-1: frames miscounted\")");
+        let found =
+            |texts: &[(String, String)]| invariants(texts).iter().map(|f| f.what.clone()).collect::<Vec<_>>();
+        assert_eq!(found(&[rules.clone(), code.clone()]), ["no code names INV-12: where is it checked?"]);
+        let more = text("crates/weir/src/sim.rs", "assert!(a, \"INV-12: b\"); // INV-3 holds");
+        assert_eq!(found(&[rules, code, more]), ["INV-3 is not in docs/rules.md: define it there"]);
     }
 
     #[test]

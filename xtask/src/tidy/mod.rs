@@ -65,6 +65,7 @@ pub fn run(all: bool) -> bool {
         Checked::strict("banned calls and unsafe", over_rust(calls::check)),
         Checked::strict("words", words::check_all(&texts)),
         Checked::strict("names in documents", documents::names(&texts)),
+        Checked::strict("invariants in the rules and the code", documents::invariants(&texts)),
         Checked::strict("transitions in the life of a page", documents::transitions(&texts)),
         Checked::ratchet("width of sources", width::check_sources(&texts), ratchet::WIDE_CODE_LINES),
         Checked::ratchet("width of documents", width::check_markdown(&texts), ratchet::WIDE_TEXT_LINES),

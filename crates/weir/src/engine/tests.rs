@@ -330,7 +330,7 @@ impl World {
     fn validate(&self, step: u32) {
         self.engine.core.validate(PAGES).unwrap_or_else(|e| panic!("step {step}: {e}"));
         assert_eq!(self.pager().frames(), self.engine.core.frames.existing() as usize, "step {step}");
-        assert!(self.engine.core.resident_bytes() <= BUDGET, "step {step}: over budget");
+        assert!(self.engine.core.resident_bytes() <= BUDGET, "INV-10: step {step}: over budget");
     }
 }
 

@@ -268,7 +268,10 @@ fn expand<P: Pager>(
 ) -> Result<(), Damaged> {
     let word = core.table.word(page).load();
     match word.state() {
-        State::Absent if zeroed => Ok(()),
+        State::Absent if zeroed => {
+            debug_assert!(bytes.iter().all(|byte| *byte == 0), "INV-12: {page:?} would show another's bytes");
+            Ok(())
+        }
         State::Absent => {
             bytes.fill(0);
             Ok(())

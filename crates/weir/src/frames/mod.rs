@@ -390,21 +390,21 @@ impl Frames {
         for w in 0..self.rows.len() as u32 {
             let (f, h, z) = (self.get(w, FREE), self.get(w, HELD), self.get(w, ZEROED));
             if f & h != 0 || z & !f != 0 {
-                return Err("window masks contradict each other");
+                return Err("INV-7: window masks contradict each other");
             }
             let full = f == u64::MAX && self.get(w, TAKEN) == 0;
             if full != self.full.has(w) || (f != 0 && !full) != self.partial.has(w) {
-                return Err("window filed wrongly");
+                return Err("INV-7: window filed wrongly");
             }
             if self.is_empty(w) != (f | h | self.get(w, TAKEN) == 0) {
-                return Err("a window is empty or taken wrongly");
+                return Err("INV-7: a window is empty or taken wrongly");
             }
             free += f.count_ones();
         }
         if free != self.free() {
-            return Err("free frames miscounted");
+            return Err("INV-1: free frames miscounted");
         }
-        if self.existing() < free { Err("more free frames than exist") } else { Ok(()) }
+        if self.existing() < free { Err("INV-1: more free frames than exist") } else { Ok(()) }
     }
 }
 

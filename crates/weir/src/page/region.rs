@@ -325,25 +325,25 @@ impl RegionMap {
         let mut end = 0;
         for r in self.regions.values() {
             if r.start < end || r.pages == 0 {
-                return Err("regions overlap or are empty");
+                return Err("INV-9: regions overlap or are empty");
             }
             end = r.end();
         }
         let mut end = None;
         for (&s, &l) in &self.free {
             if end.is_some_and(|e| s <= e) || l == 0 {
-                return Err("free ranges touch or overlap");
+                return Err("INV-9: free ranges touch or overlap");
             }
             if (s..s + l).any(|b| self.block_in_use(b)) && l < 10_000 {
-                return Err("a free block is in use");
+                return Err("INV-9: a free block is in use");
             }
             end = Some(s + l);
         }
         if self.free.len() != self.free_by_len.len() {
-            return Err("free indexes differ");
+            return Err("INV-9: free indexes differ");
         }
         let mapped: u64 = self.regions.values().filter(|r| counted(r.kind)).map(|r| u64::from(r.pages)).sum();
-        if mapped != self.mapped_pages { Err("mapped pages miscounted") } else { Ok(()) }
+        if mapped != self.mapped_pages { Err("INV-9: mapped pages miscounted") } else { Ok(()) }
     }
 }
 

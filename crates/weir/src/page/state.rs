@@ -192,7 +192,7 @@ pub fn must(done: Transition) -> Word {
 #[track_caller]
 fn missed(found: Word) -> Word {
     MISSED.fetch_add(1, Ordering::Relaxed);
-    debug_assert!(false, "a page word changed under its block's lock: {found:?}");
+    debug_assert!(false, "INV-17: a page word changed under its block's lock: {found:?}");
     found
 }
 

@@ -168,7 +168,7 @@ impl BlockGuard<'_> {
         let _ = self.row.0.w64[3].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// INV-17: what is done under the lock is done to a page of this block.
+    /// What is done under the lock is done to a page of this block.
     #[inline]
     #[track_caller]
     pub fn has(&self, page: PageId) {

@@ -635,7 +635,7 @@ impl Pool {
                     .sum();
                 let want = if class == NO_CLASS { 0 } else { count };
                 if bits != want {
-                    return Err("a span's bitmap and count differ");
+                    return Err("INV-8: a span's bitmap and count differ");
                 }
                 used_spans += u32::from(class != NO_CLASS);
                 if class != NO_CLASS {
@@ -645,16 +645,16 @@ impl Pool {
                 records += u64::from(bits);
             }
             if used_spans + 1 != claimed {
-                return Err("a window's used spans are miscounted");
+                return Err("INV-8: a window's used spans are miscounted");
             }
         }
         let counted = |c: usize| self.vacant[c].load(Ordering::Relaxed);
         if used_bytes != self.used_bytes.load(Ordering::Relaxed)
             || (0..CLASSES).any(|c| vacant[c] != counted(c))
         {
-            return Err("used or vacant places miscounted");
+            return Err("INV-8: used or vacant places miscounted");
         }
-        if owned != self.owned() { Err("owned windows miscounted") } else { Ok(records) }
+        if owned != self.owned() { Err("INV-8: owned windows miscounted") } else { Ok(records) }
     }
 }
 
