@@ -14,6 +14,7 @@ pub mod fileio;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;
 pub mod host;
+pub mod ids;
 #[cfg(target_arch = "x86_64")]
 pub mod load;
 pub mod mem;

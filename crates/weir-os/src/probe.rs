@@ -16,11 +16,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 pub use cgroup::{CgroupLimit, CgroupVersion, MemoryGroup, memory_groups_of_self};
-pub use errno::Errno;
+use errno::result_of;
+pub use errno::{Errno, Tried};
+use faults::seccomp_filter;
 pub use faults::{FaultMode, InlineFaults, InlineObstacle};
-
-/// Outcome of trying something: it works, or the kernel said why not.
-pub type Tried = Result<(), Errno>;
 
 /// Bits of `uffdio_api.features` by name, from `include/uapi/linux/userfaultfd.h`.
 pub const UFFD_FEATURE_NAMES: [(&str, u64); 17] = [
@@ -172,6 +171,22 @@ pub struct Probe {
     pub swap_devices: Vec<PathBuf>,
 }
 
+impl Probe {
+    /// Whether a thread can serve faults.
+    pub fn thread_faults(&self) -> bool {
+        let u = &self.userfaultfd;
+        u.full() && (u.has("MOVE") || u.has("PAGEFAULT_FLAG_WP"))
+    }
+
+    /// What `--faults auto` takes; `None` when neither mode is possible.
+    pub fn auto_faults(&self) -> Option<FaultMode> {
+        match self.inline_faults.obstacle() {
+            None => Some(FaultMode::Inline),
+            Some(_) => self.thread_faults().then_some(FaultMode::Thread),
+        }
+    }
+}
+
 /// What this kernel can do; found out on the first call, remembered afterwards.
 pub fn probe() -> &'static Probe {
     static PROBE: OnceLock<Probe> = OnceLock::new();
@@ -251,10 +266,6 @@ impl Drop for Fd {
         // SAFETY: the number came from a system call that opened it for us, and nobody else holds it.
         unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
-}
-
-fn result_of(returned: c_long) -> Result<c_long, Errno> {
-    if returned < 0 { Err(Errno::last()) } else { Ok(returned) }
 }
 
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`; the struct has three 64-bit words.
@@ -347,14 +358,6 @@ fn io_uring() -> Tried {
     let fd = result_of(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) })?;
     drop(Fd(fd));
     Ok(())
-}
-
-fn seccomp_filter() -> Tried {
-    let action = libc::SECCOMP_RET_TRAP;
-    // SAFETY: reads one 32-bit word that outlives the call; nothing is installed.
-    let asked =
-        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
-    result_of(asked).map(drop)
 }
 
 fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {

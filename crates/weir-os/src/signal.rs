@@ -1,7 +1,7 @@
 //! Signals without libc: dispositions, masks and alternate stacks by raw system calls, and the
 //! registers of an interrupted thread.
 
-use crate::sys::{Errno, syscall};
+use crate::sys::{Errno, gettid, syscall};
 
 /// A set of signals, bit `signal - 1`.
 pub type Mask = u64;
@@ -78,7 +78,7 @@ pub fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, Errno> {
 
 /// Sends a signal to the calling thread.
 pub fn raise(signal: i32) {
-    send(crate::thread::gettid(), signal);
+    send(gettid(), signal);
 }
 
 /// Sends a signal to a thread of this process. False when there is none.

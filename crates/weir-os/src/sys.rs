@@ -193,6 +193,12 @@ pub fn getpid() -> u32 {
     unsafe { syscall_raw(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
+/// Kernel id of the calling thread.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32 }
+}
+
 /// Fills `bytes` with random bytes, without blocking.
 pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
     const GRND_NONBLOCK: usize = 1;

@@ -4,6 +4,7 @@
 use crate::mem::Mapping;
 use crate::signal;
 use crate::stack::Stack;
+pub use crate::sys::gettid;
 use crate::sys::{Errno, syscall};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -429,12 +430,6 @@ pub fn ids() -> Option<Ids> {
     let mix = |h: u64, group: &u32| (h ^ u64::from(*group)).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
     ids.others = list[..n].iter().fold(n as u64, mix);
     Some(ids)
-}
-
-/// Kernel id of the calling thread.
-pub fn gettid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { syscall(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32 }
 }
 
 #[cfg(test)]

@@ -162,69 +162,69 @@ fn done(p: Progress) -> Done {
 impl Pager for KernelPager {
     type Disk = FileIo;
     fn fill(&self, page: PageId, slot: Slot, n: u32, wake: Wake) -> Done {
-        done(KernelPager::fill(self, page.0 as usize, slot.0 as usize, n as usize, wake))
+        done(KernelPager::fill(self, page, slot, n, wake))
     }
     fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done {
-        done(KernelPager::fill_copy(self, page.0 as usize, bytes, wake))
+        done(KernelPager::fill_copy(self, page, bytes, wake))
     }
     fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Done {
-        done(KernelPager::fill_zeros(self, page.0 as usize, n as usize, wake))
+        done(KernelPager::fill_zeros(self, page, n, wake))
     }
     fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
-        let (p, moved) = KernelPager::drain(self, slot.0 as usize, page.0 as usize, n as usize);
+        let (p, moved) = KernelPager::drain(self, slot, page, n);
         (done(p), moved)
     }
     fn lift(&self, slot: Slot, page: PageId, n: u32) -> Result<(), Errno> {
-        KernelPager::lift(self, slot.0 as usize, page.0 as usize, n as usize)
+        KernelPager::lift(self, slot, page, n)
     }
     fn sweeps_holes(&self) -> bool {
         self.moves()
     }
     fn drain_readonly(&self, slot: Slot, page: PageId) -> Done {
-        done(KernelPager::drain_readonly(self, slot.0 as usize, page.0 as usize))
+        done(KernelPager::drain_readonly(self, slot, page))
     }
     fn settle_slot(&self, slot: Slot) {
-        KernelPager::settle_slot(self, slot.0 as usize);
+        KernelPager::settle_slot(self, slot);
     }
     fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {
-        done(KernelPager::gather(self, to.0 as usize, from.0 as usize, n as usize))
+        done(KernelPager::gather(self, to, from, n))
     }
     fn zero(&self, page: PageId) -> Done {
-        done(KernelPager::zero(self, page.0 as usize))
+        done(KernelPager::zero(self, page))
     }
     fn grow(&self, slot: Slot, n: u32) -> Result<(), Errno> {
-        KernelPager::grow(self, slot.0 as usize, n as usize)
+        KernelPager::grow(self, slot, n)
     }
     fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno> {
-        KernelPager::shed(self, slot.0 as usize, n as usize)
+        KernelPager::shed(self, slot, n)
     }
     fn duplicate(&self, to: PageId, from: PageId) -> Done {
-        done(KernelPager::duplicate(self, to.0 as usize, from.0 as usize))
+        done(KernelPager::duplicate(self, to, from))
     }
     fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno> {
-        KernelPager::drop_pages(self, page.0 as usize, n as usize)
+        KernelPager::drop_pages(self, page, n)
     }
     fn unprotect(&self, page: PageId) {
-        KernelPager::unprotect(self, page.0 as usize);
+        KernelPager::unprotect(self, page);
     }
     fn wake(&self, page: PageId, n: u32) {
-        KernelPager::wake(self, page.0 as usize, n as usize);
+        KernelPager::wake(self, page, n);
     }
     fn protect(&self, page: PageId, n: u32, prot: i32, dump: bool) -> Result<(), Errno> {
-        KernelPager::protect(self, page.0 as usize, n as usize, prot, dump)
+        KernelPager::protect(self, page, n, prot, dump)
     }
     fn dump(&self, page: PageId, n: u32, dump: bool) -> Result<(), Errno> {
-        KernelPager::dump(self, page.0 as usize, n as usize, dump)
+        KernelPager::dump(self, page, n, dump)
     }
     fn lock(&self, page: PageId, n: u32, lock: bool) -> Result<(), Errno> {
         let call = if lock { KernelPager::lock } else { KernelPager::unlock };
-        call(self, page.0 as usize, n as usize)
+        call(self, page, n)
     }
     fn reserve_again(&self, page: PageId, n: u32) -> Result<(), Errno> {
-        KernelPager::reserve_again(self, page.0 as usize, n as usize)
+        KernelPager::reserve_again(self, page, n)
     }
     fn poison(&self, page: PageId) -> Done {
-        done(KernelPager::poison(self, page.0 as usize))
+        done(KernelPager::poison(self, page))
     }
     fn calls(&self) -> u64 {
         KernelPager::calls(self)
@@ -235,7 +235,7 @@ impl Pager for KernelPager {
     #[expect(unsafe_code, reason = "passes the contract on")]
     unsafe fn frame(&self, slot: Slot) -> &mut PageBytes {
         // SAFETY: passed on to the caller.
-        unsafe { KernelPager::frame(self, slot.0 as usize) }
+        unsafe { KernelPager::frame(self, slot) }
     }
     #[expect(unsafe_code, reason = "passes the contract on")]
     unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {

@@ -8,10 +8,12 @@ mod multi;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod visit;
 mod walk;
 
+pub use visit::{visit, visit_exec};
 pub(super) use walk::word;
-pub use walk::{Caller, Known, visit, visit_exec};
+pub use walk::{Caller, Known};
 
 use rows::ROWS;
 

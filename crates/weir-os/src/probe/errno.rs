@@ -1,6 +1,10 @@
 //! Error numbers with their names.
 
+use std::ffi::c_long;
 use std::fmt;
+
+/// Outcome of trying something: it works, or the kernel said why not.
+pub type Tried = Result<(), Errno>;
 
 /// A Linux error number. Prints as its name and meaning: `EPERM (Operation not permitted)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,11 @@ impl fmt::Display for Errno {
 }
 
 impl std::error::Error for Errno {}
+
+/// What a function of libc returned, or the error that it left.
+pub(super) fn result_of(returned: c_long) -> Result<c_long, Errno> {
+    if returned < 0 { Err(Errno::last()) } else { Ok(returned) }
+}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Errno, Probe, Tried, result_of, seccomp_filter};
+use super::errno::{Errno, Tried, result_of};
 use crate::uffd::{self, Uffd};
 
 /// Who serves page faults.
@@ -125,22 +125,6 @@ impl InlineFaults {
     }
 }
 
-impl Probe {
-    /// Whether a thread can serve faults.
-    pub fn thread_faults(&self) -> bool {
-        let u = &self.userfaultfd;
-        u.full() && (u.has("MOVE") || u.has("PAGEFAULT_FLAG_WP"))
-    }
-
-    /// What `--faults auto` takes; `None` when neither mode is possible.
-    pub fn auto_faults(&self) -> Option<FaultMode> {
-        match self.inline_faults.obstacle() {
-            None => Some(FaultMode::Inline),
-            Some(_) => self.thread_faults().then_some(FaultMode::Thread),
-        }
-    }
-}
-
 /// Two probes at once would be in each other's way.
 #[cfg(target_arch = "x86_64")]
 static GATE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -156,6 +140,14 @@ fn gate() -> Tried {
 #[cfg(not(target_arch = "x86_64"))]
 fn gate() -> Tried {
     Err(Errno(libc::ENOSYS))
+}
+
+pub(super) fn seccomp_filter() -> Tried {
+    let action = libc::SECCOMP_RET_TRAP;
+    // SAFETY: reads one 32-bit word that outlives the call; nothing is installed.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    result_of(asked).map(drop)
 }
 
 /// Asks for a filter without giving one: a kernel that would take it fails with EFAULT, a kernel

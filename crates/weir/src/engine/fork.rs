@@ -10,8 +10,8 @@
 
 use super::say::fatal;
 use super::{Engine, each_block};
-use crate::page::SlotId;
 use crate::page::region::{AtFork, Kind, Region};
+use crate::page::{PageId, SlotId};
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;
@@ -91,10 +91,10 @@ impl Engine<KernelPager> {
     /// In the child: takes the engine over. The caller starts the threads afterwards.
     pub fn fork_child(&self) {
         self.mark.set();
-        let foreign: Vec<(usize, usize)> = {
+        let foreign: Vec<(PageId, PageId)> = {
             let regions = self.regions();
             let foreign = regions.map.iter().filter(|r| r.kind == Kind::Foreign);
-            foreign.map(|r| (r.start as usize, r.end() as usize)).collect()
+            foreign.map(|r| (PageId(r.start), PageId(r.end()))).collect()
         };
         if let Err(e) = self.core.pager.reopen_in_child(&foreign) {
             fatal(format_args!(

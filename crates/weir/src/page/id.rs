@@ -1,77 +1,14 @@
-//! Newtypes for the things that would otherwise all be integers. Each prints with a prefix of its
-//! own: page `Px1a`, block `Bx1`, slot of the frame arena `Fx1a`, window `Wx1`, pool handle `Hx1a`,
-//! record in the swap file `Sx1a`, cluster of it `Cx1`.
+//! Newtypes for the things that would otherwise all be integers. Those that the kernel's door knows come from
+//! there. Each prints with a prefix of its own: see [`weir_os::ids`], and pool handle `Hx1a`, cluster of the
+//! swap file `Cx1`.
 
-use core::fmt;
+pub use weir_os::ids::{BLOCK_PAGES, BlockId, FrameId as Slot, PageId, SwapSlot as SlotId, WindowId};
 
-/// Pages in a block, and slots in a window.
-pub const BLOCK_PAGES: u32 = 64;
-
-macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident($repr:ty) $prefix:literal;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub $repr);
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "x{:x}"), self.0)
-            }
-        }
-    )*};
-}
-
-ids! {
-    /// A page of the managed space, counted from its base.
-    PageId(u32) "P";
-    /// 64 aligned pages: unit of locking and of unmapping.
-    BlockId(u32) "B";
-    /// A place for one frame in the frame arena, counted from its base.
-    Slot(u32) "F";
-    /// 64 aligned slots, which can take a block.
-    WindowId(u32) "W";
+weir_os::ids! {
     /// Place of a record in the compressed pool: byte offset in the arena divided by 16, 40 bits.
     Handle(u64) "H";
-    /// A record in the swap file: a row of the slot table.
-    SlotId(u32) "S";
     /// 2 MiB of the swap file.
     ClusterId(u32) "C";
-}
-
-impl PageId {
-    /// The block it lies in.
-    pub const fn block(self) -> BlockId {
-        BlockId(self.0 / BLOCK_PAGES)
-    }
-    /// Its number within the block, 0..64.
-    pub const fn index(self) -> u32 {
-        self.0 % BLOCK_PAGES
-    }
-}
-
-impl BlockId {
-    /// Its page number `i` (0..64).
-    pub const fn page(self, i: u32) -> PageId {
-        PageId(self.0 * BLOCK_PAGES + i)
-    }
-}
-
-impl Slot {
-    /// The window it lies in.
-    pub const fn window(self) -> WindowId {
-        WindowId(self.0 / BLOCK_PAGES)
-    }
-    /// Its number within the window, 0..64.
-    pub const fn index(self) -> u32 {
-        self.0 % BLOCK_PAGES
-    }
-}
-
-impl WindowId {
-    /// Its slot number `i` (0..64).
-    pub const fn slot(self, i: u32) -> Slot {
-        Slot(self.0 * BLOCK_PAGES + i)
-    }
 }
 
 /// The lowest run of set bits in a 64-bit mask at or after `from`: (start, length).
@@ -98,12 +35,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_print_with_their_prefix_and_split_into_parts() {
-        assert_eq!(format!("{:?} {:?} {:?}", PageId(0x1a), BlockId(1), Handle(255)), "Px1a Bx1 Hxff");
-        assert_eq!(PageId(130).block(), BlockId(2));
-        assert_eq!(PageId(130).index(), 2);
-        assert_eq!(BlockId(2).page(2), PageId(130));
-        assert_eq!(WindowId(3).slot(5).window(), WindowId(3));
+    fn names_print_with_their_prefix() {
+        assert_eq!(format!("{:?} {:?}", Handle(255), ClusterId(1)), "Hxff Cx1");
     }
 
     #[test]

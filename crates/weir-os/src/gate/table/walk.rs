@@ -1,6 +1,6 @@
-//! The decoder: walks the arguments of one call and reports every buffer.
+//! One walk over the arguments of one call: each kind of argument, and what it names.
 
-use super::{INT, Kind, find, multi};
+use super::{INT, Kind};
 use crate::sys::Errno;
 
 /// Who asks: reads the program's memory and takes the reports.
@@ -34,7 +34,7 @@ const MOST_READS: u32 = 1 << 17;
 const MOST_WAITERS: usize = 128;
 /// `struct sockaddr_storage`: the kernel cuts addresses to this.
 const MOST_ADDRESS: usize = 128;
-const PATH_MAX: usize = 4096;
+pub(super) const PATH_MAX: usize = 4096;
 pub(super) const TEXT_MAX: usize = 128 << 10;
 const PAGE: usize = 4096;
 const CHUNK: usize = 256;
@@ -42,29 +42,6 @@ const IOVEC: usize = 16;
 const MSGHDR: usize = 56;
 const MMSGHDR: usize = 64;
 const WAITER: usize = 24;
-
-/// Reports to `caller` every buffer that call `nr` with `args` reads or writes, tables included.
-///
-/// An error of `caller` ends the walk and is passed on. Nothing is reported for calls that must never be
-/// trapped, nor for the range that a memory-management call names.
-pub fn visit(nr: usize, args: &[usize; 6], caller: &mut impl Caller) -> Result<Known, Errno> {
-    let Some(row) = find(nr) else { return Ok(Known::Unknown) };
-    let mut walk = Walk::new(args, caller);
-    if row.never {
-        return Ok(Known::Yes);
-    }
-    let walked = walk.kinds(&row.kinds).and_then(|()| multi::decode(row.decoder, &mut walk));
-    walk.end(walked)
-}
-
-/// As [`visit`] for what `execve` reads: the path, the two arrays of pointers (either may be null) and
-/// their strings. `execve` is never trapped, so this is for those who interpose its libc function.
-pub fn visit_exec(path: usize, argv: usize, envp: usize, caller: &mut impl Caller) -> Result<Known, Errno> {
-    let mut walk = Walk::new(&[path, argv, envp, 0, 0, 0], caller);
-    let walked =
-        walk.string(path, PATH_MAX).and_then(|()| walk.strings(argv)).and_then(|()| walk.strings(envp));
-    walk.end(walked)
-}
 
 /// One walk over one call.
 pub(super) struct Walk<'a, C: Caller> {
@@ -97,11 +74,11 @@ pub(super) fn int_len(value: usize) -> usize {
 }
 
 impl<'a, C: Caller> Walk<'a, C> {
-    fn new(args: &[usize; 6], caller: &'a mut C) -> Self {
+    pub(super) fn new(args: &[usize; 6], caller: &'a mut C) -> Self {
         Walk { args: *args, caller, reads_left: MOST_READS, partly: false }
     }
 
-    fn end(&self, walked: Result<(), Errno>) -> Result<Known, Errno> {
+    pub(super) fn end(&self, walked: Result<(), Errno>) -> Result<Known, Errno> {
         match walked {
             // The walk itself gave up: the caller did not fail.
             Err(_) if self.reads_left == 0 => Ok(Known::Partly),
@@ -152,7 +129,7 @@ impl<'a, C: Caller> Walk<'a, C> {
         self.bytes(addr).map(Some)
     }
 
-    fn kinds(&mut self, kinds: &[Kind; 6]) -> Result<(), Errno> {
+    pub(super) fn kinds(&mut self, kinds: &[Kind; 6]) -> Result<(), Errno> {
         for (kind, addr) in kinds.iter().zip(self.args) {
             if addr != 0 {
                 self.kind(*kind, addr)?;
@@ -210,7 +187,7 @@ impl<'a, C: Caller> Walk<'a, C> {
     }
 
     /// An array of strings that a null pointer ends.
-    fn strings(&mut self, addr: usize) -> Result<(), Errno> {
+    pub(super) fn strings(&mut self, addr: usize) -> Result<(), Errno> {
         let mut at = addr;
         while at != 0 {
             self.report(at, 8)?;
