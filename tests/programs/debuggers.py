@@ -70,39 +70,49 @@ def weir(faults):
     return [str(WEIR), "run", "--quiet", "--memory", str(BUDGET), "--faults", faults, "--"]
 
 
+BRING = "((int (*)(void *, void *, unsigned long)) memcmp)(array, array, 4096)"
+
+
+def gdb(folder, words):
+    """What gdb says to some of its commands about the program, up to its end."""
+    begin = ["set pagination off", "set debuginfod enabled off"]
+    middle = ["break puts", "run", "up", "print sum"]
+    words = [*begin, *words[0], *middle, *words[1], "delete", "continue"]
+    commands = [part for word in words for part in ("-ex", word)]
+    ran = run(["gdb", "-q", "-batch", "-nx", *commands, "./program"], folder)
+    return ran.stdout, ran.stderr
+
+
+def refusal(folder):
+    """Why gdb cannot call the program's functions here, without Weir; "" when it can. (gdb 13 cannot where the
+    processor's registers are larger than it allows values to be.)"""
+    said, complaints = gdb(folder, ([], [f"call {BRING}"]))
+    assert "$1 = 79164830908416" in said, f"gdb does not work natively: {said[-500:]} {complaints[-500:]}"
+    if re.search(r"^\$2 = 0$", said, re.MULTILINE):
+        return ""
+    assert complaints.strip(), f"gdb neither called the function nor said why: {said[-500:]}"
+    return complaints.strip().splitlines()[-1]
+
+
 def with_gdb(folder, faults):
-    """Breakpoints, a page that is out and comes, a change, and the right end."""
-    bring = "((int (*)(void *, void *, unsigned long)) memcmp)(array, array, 4096)"
-    words = [
-        "set pagination off",
-        "set debuginfod enabled off",
-        f"set exec-wrapper {' '.join(weir(faults))}",
-        "handle SIGBUS SIGSYS nostop noprint pass",
-        "break puts",
-        "run",
-        "up",
-        "print sum",
+    """Breakpoints, a page that is out and comes, a change, and the right end. What gdb cannot do natively it
+    refuses with the same words."""
+    refused = refusal(folder)
+    before = [f"set exec-wrapper {' '.join(weir(faults))}", "handle SIGBUS SIGSYS nostop noprint pass"]
+    after = [
         "print array[100]",
-        f"call {bring}",
+        f"call {BRING}",
         "print array[100]",
         "print array[101] = 7",
         "x/2gd &array[100]",
-        "delete",
-        "continue",
     ]
-    ran = run(
-        ["gdb", "-q", "-batch", "-nx", *[part for word in words for part in ("-ex", word)], "./program"],
-        folder,
-    )
-    said = ran.stdout + ran.stderr
-    expected = [
-        r"hit Breakpoint 1",
-        r"\$1 = 79164830908416",
-        r"Cannot access memory at address 0x[0-9a-f]+",
-        r"\$2 = 0",
-        r"\$3 = 100",
-        r"\$4 = 7",
-        r"0x[0-9a-f]+:\s100\s7",
+    said = "".join(gdb(folder, (before, after)))
+    expected = [r"hit Breakpoint 1", r"\$1 = 79164830908416", r"Cannot access memory at address 0x[0-9a-f]+"]
+    if refused:
+        expected += [re.sub(r"0x[0-9a-f]+|\d+", "[0-9a-fx]+", re.escape(refused))]
+    else:
+        expected += [r"\$2 = 0", r"\$3 = 100", r"\$4 = 7", r"0x[0-9a-f]+:\s100\s7"]
+    expected += [
         r"sum 79164830908416\nright",
         # gdb 13 loses any program that ends with several threads, natively too, about four times in ten.
         r"exited normally|Couldn't get registers: No such process",
