@@ -1,5 +1,5 @@
-/* mremap: growing in place and by moving, shrinking, moving to a given place, leaving the old place
- * mapped. */
+/* mremap: growing in place and by moving, shrinking, moving to a given place, also over memory of another
+ * kind, leaving the old place mapped. */
 #include "check.h"
 
 #define BYTES (64 * MIB)
@@ -129,6 +129,64 @@ static void dontunmap_leaves_an_empty_mapping(void) {
     CHECK(munmap(moved, BYTES) == 0 && munmap(start, BYTES) == 0, "munmap");
 }
 
+/* Little: what lies over shared memory stays in RAM. */
+#define SOME (4 * MIB)
+
+/* A place where memory of another kind is. */
+static char *shared_place(void) {
+    char *place = mmap(NULL, SOME, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(place != MAP_FAILED, "mmap of shared memory");
+    return place;
+}
+
+static void moves_over_shared_memory_keep_bytes_and_protection(void) {
+    static const int protections[] = {PROT_READ | PROT_WRITE, PROT_READ, PROT_NONE};
+    for (size_t i = 0; i < sizeof protections / sizeof *protections; i++) {
+        int protection = protections[i];
+        char *from = map(SOME), *place = shared_place();
+        fill(from, SOME, 10 + i);
+        memset(from + SOME / 2, 0, PAGE);
+        CHECK(mprotect(from, SOME, protection) == 0, "mprotect");
+        churn();
+        char *moved = mremap(from, SOME, SOME, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+        CHECK(moved == place, "mremap");
+        CHECK(fault_of(from, 0) == SIGSEGV, "reading the old place: signal %d", (int)fault_signal);
+        int reads = fault_of(moved, 0) == 0, writes = fault_of(moved + SOME - 1, 1) == 0;
+        CHECK(reads == (protection != PROT_NONE), "reading with protection %d", protection);
+        CHECK(writes == !!(protection & PROT_WRITE), "writing with protection %d", protection);
+        CHECK(mprotect(moved, SOME, PROT_READ | PROT_WRITE) == 0, "mprotect");
+        check_filled(moved, SOME / 2, 10 + i, "first half");
+        check_zero(moved + SOME / 2, PAGE, "page of zeros");
+        check_filled(moved + SOME / 2 + PAGE, SOME / 2 - 2 * PAGE, 10 + i + SOME / 2 / PAGE + 1, "second half");
+        CHECK(munmap(moved, SOME) == 0, "munmap");
+    }
+}
+
+static void reservations_move_over_shared_memory_and_stay_closed(void) {
+    char *place = shared_place();
+    char *from = mmap(NULL, SOME, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(from != MAP_FAILED, "mmap");
+    CHECK(mremap(from, SOME, SOME, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place, "mremap");
+    CHECK(fault_of(place, 0) == SIGSEGV, "reading it: signal %d", (int)fault_signal);
+    CHECK(mprotect(place, SOME, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    check_zero(place, SOME, "opened");
+    CHECK(munmap(place, SOME) == 0, "munmap");
+}
+
+static void dontunmap_over_shared_memory_leaves_the_protection(void) {
+    char *from = map(SOME), *place = shared_place();
+    fill(from, SOME, 14);
+    CHECK(mprotect(from, SOME, PROT_NONE) == 0, "mprotect");
+    int how = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    CHECK(mremap(from, SOME, SOME, how, place) == place, "mremap");
+    CHECK(fault_of(from, 0) == SIGSEGV, "reading the old place: signal %d", (int)fault_signal);
+    CHECK(fault_of(place, 0) == SIGSEGV, "reading the new place: signal %d", (int)fault_signal);
+    CHECK(mprotect(from, SOME, PROT_READ) == 0 && mprotect(place, SOME, PROT_READ) == 0, "mprotect");
+    check_zero(from, SOME, "left behind");
+    check_filled(place, SOME, 14, "moved");
+    CHECK(munmap(from, SOME) == 0 && munmap(place, SOME) == 0, "munmap");
+}
+
 static void bad_arguments_fail_as_the_kernel_says(void) {
     char *start = map(4 * MIB);
     fill(start, 4 * MIB, 9);
@@ -154,6 +212,9 @@ int main(void) {
     RUN(fixed_moves_replace_what_was_there);
     RUN(middle_moves_out);
     RUN(dontunmap_leaves_an_empty_mapping);
+    RUN(moves_over_shared_memory_keep_bytes_and_protection);
+    RUN(reservations_move_over_shared_memory_and_stay_closed);
+    RUN(dontunmap_over_shared_memory_leaves_the_protection);
     RUN(bad_arguments_fail_as_the_kernel_says);
     return 0;
 }

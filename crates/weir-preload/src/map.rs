@@ -11,6 +11,7 @@ use weir::engine::remap::Place;
 use weir::engine::threads::say;
 use weir::error::Refused;
 use weir::page::region::{Access, AtFork, Kind};
+use weir_os::mem::PAGE_BYTES;
 use weir_os::sys::{Errno, syscall};
 
 pub const FAILED: *mut c_void = usize::MAX as *mut c_void;
@@ -426,7 +427,8 @@ pub fn fail_ptr(e: Errno) -> *mut c_void {
     FAILED
 }
 
-/// A managed range is to lie at an address outside the managed space: it stops being managed.
+/// A managed range is to lie at an address outside the managed space: it stops being managed, and keeps its
+/// protection.
 fn move_out(
     e: &Weir,
     old: *mut c_void,
@@ -435,18 +437,56 @@ fn move_out(
     new_len: usize,
     keep: bool,
 ) -> *mut c_void {
+    let (prot, empty) = match e.protection(old as usize, old_len) {
+        Ok(found) => found,
+        // What the kernel would have as two mappings.
+        Err(Refused::NotManaged) => return fail_ptr(Errno::EFAULT),
+        Err(r) => return fail_ptr(errno_of(r)),
+    };
+    // Somebody has to read it. Until it is gone others can, too.
+    let opened = prot & libc::PROT_READ == 0 && !empty;
+    if opened && let Err(r) = e.protect(old as usize, old_len, libc::PROT_READ) {
+        return fail_ptr(errno_of(r));
+    }
+    let close = || if opened { e.protect(old as usize, old_len, prot) } else { Ok(()) };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let p = raw(libc::SYS_mmap, [to as usize, new_len, prot as usize, flags as usize, usize::MAX, 0]);
-    if p == -1 {
+    let open = if empty { prot } else { libc::PROT_READ | libc::PROT_WRITE };
+    if raw(libc::SYS_mmap, [to as usize, new_len, open as usize, flags as usize, usize::MAX, 0]) == -1 {
+        let _ = close();
         return FAILED;
     }
-    // SAFETY: both ranges are mapped; the program handed over the old one.
-    unsafe { core::ptr::copy_nonoverlapping(old.cast::<u8>(), to.cast::<u8>(), old_len.min(new_len)) };
-    let gone = if keep { e.drop_contents(old as usize, old_len) } else { e.unmap(old as usize, old_len) };
+    if !empty {
+        // SAFETY: both ranges are mapped and open; the program handed over the old one.
+        unsafe { copy_pages(old.cast(), to.cast(), old_len.min(new_len)) };
+    }
+    if open != prot && raw(libc::SYS_mprotect, [to as usize, new_len, prot as usize, 0, 0, 0]) == -1 {
+        let _ = close();
+        return FAILED;
+    }
+    let gone = match keep {
+        true => e.drop_contents(old as usize, old_len).and_then(|()| close()),
+        false => e.unmap(old as usize, old_len),
+    };
     match gone {
         Ok(()) => to,
         Err(r) => fail_ptr(errno_of(r)),
+    }
+}
+
+/// Copies pages to fresh memory, but for those of zeros, which are there already.
+///
+/// # Safety
+/// - both ranges are mapped, the first for reading, the second for writing; whole pages.
+unsafe fn copy_pages(from: *const u64, to: *mut u64, len: usize) {
+    const WORDS: usize = PAGE_BYTES / size_of::<u64>();
+    for at in (0..len / size_of::<u64>()).step_by(WORDS) {
+        // SAFETY: a whole page of each range.
+        unsafe {
+            let page = core::slice::from_raw_parts(from.add(at), WORDS);
+            if page.iter().any(|word| *word != 0) {
+                core::ptr::copy_nonoverlapping(page.as_ptr(), to.add(at), WORDS);
+            }
+        }
     }
 }
 

@@ -40,6 +40,17 @@ impl<'a> Both<'a> {
 }
 
 impl<P: Pager> Engine<P> {
+    /// The protection that a whole range has, and whether it is a reservation that nobody has opened. Not
+    /// managed is what has parts with different ones, of which the kernel would make several mappings.
+    pub fn protection(&self, addr: usize, len: usize) -> Result<(i32, bool), Refused> {
+        let _inside = self.inside();
+        let (_, _, parts, whole) = self.parts(&self.regions(), addr, len)?;
+        let Some(&first) = parts.first().filter(|_| whole) else { return Err(Refused::NotManaged) };
+        let same = |r: &Region| (r.prot, r.kind, r.bare) == (first.prot, first.kind, first.bare);
+        let one = first.kind != Kind::Foreign && parts.iter().all(same);
+        if one { Ok((first.prot, first.bare)) } else { Err(Refused::NotManaged) }
+    }
+
     /// Changes a mapping's length and perhaps its place. With `keep_old` (`MREMAP_DONTUNMAP`) the
     /// old range stays mapped and reads as zeros. Returns the new address.
     pub fn remap(
