@@ -84,8 +84,8 @@ def gdb(folder, words):
 
 
 def refusal(folder):
-    """Why gdb cannot call the program's functions here, without Weir; "" when it can. (gdb 13 cannot where the
-    processor's registers are larger than it allows values to be.)"""
+    """Why gdb cannot call the program's functions here, without Weir; "" when it can. (gdb 13 cannot where
+    the processor's registers are larger than it allows values to be.)"""
     said, complaints = gdb(folder, ([], [f"call {BRING}"]))
     assert "$1 = 79164830908416" in said, f"gdb does not work natively: {said[-500:]} {complaints[-500:]}"
     if re.search(r"^\$2 = 0$", said, re.MULTILINE):

@@ -157,7 +157,8 @@ static void moves_over_shared_memory_keep_bytes_and_protection(void) {
         CHECK(mprotect(moved, SOME, PROT_READ | PROT_WRITE) == 0, "mprotect");
         check_filled(moved, SOME / 2, 10 + i, "first half");
         check_zero(moved + SOME / 2, PAGE, "page of zeros");
-        check_filled(moved + SOME / 2 + PAGE, SOME / 2 - 2 * PAGE, 10 + i + SOME / 2 / PAGE + 1, "second half");
+        size_t next = SOME / 2 + PAGE;
+        check_filled(moved + next, SOME - PAGE - next, 10 + i + next / PAGE, "second half");
         CHECK(munmap(moved, SOME) == 0, "munmap");
     }
 }
