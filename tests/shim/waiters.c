@@ -5,7 +5,8 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-/* More calls under way than a first table of them would hold; each thread has a small stack. */
+/* More calls under way than a first table of them would hold; each thread has a small stack. Their number
+ * stands in xtask/src/shim.rs as well: the budget follows from it. */
 enum { THREADS = 2600, STACK = 32 << 10 };
 /* More than the budget and what the stacks take of it. */
 #define LARGE (128 * MIB)

@@ -68,6 +68,14 @@ pub const OUTSIDE_FALL_NS: u64 = 1_000_000_000;
 pub const OUTSIDE_STEP: u64 = BLOCK_PAGES as u64 * 4096;
 /// Time between two looks at the memory outside while the program runs. It can grow by 1.5 MB each ms.
 pub const OUTSIDE_LOOK_NS: u64 = 5_000_000;
+/// What a new thread of the program takes outside, bytes: of `waiters.c` 19 KiB were counted with the signal
+/// frames of AVX-512, and 35 KiB with larger ones.
+pub const THREAD_BYTES: u64 = 32 << 10;
+/// A thread that makes others looks at the memory outside whenever they take so many bytes. With 111 MiB of
+/// stacks in a third of a second the RAM was 149 to 152 MiB of a budget of 150, without it 163 to 191.
+pub const THREADS_LOOK_BYTES: u64 = 1 << 20;
+/// Small batches (of a window) that it reclaims at most then: four times what the threads take, to catch up.
+pub const THREADS_BATCHES: u32 = 16;
 
 /// Below this many free frames the background reclaimer starts (share of all frames).
 pub const FREE_LOW_SHARE: u32 = 128;

@@ -44,6 +44,7 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: passed on.
         return unsafe { next(handle, attr, start, arg) };
     }
+    state::running().inspect(|e| e.make_room_for_thread());
     // SAFETY: null or a valid attribute object, says the caller.
     let pins = unsafe { pin_given_stack(attr) };
     let blocked = Area::current().blocked.load(Ordering::Relaxed);

@@ -8,7 +8,7 @@ pub mod meter;
 
 use super::Engine;
 use super::say::say;
-use crate::limits::OUTSIDE_LOOK_NS;
+use crate::limits::{OUTSIDE_LOOK_NS, THREAD_BYTES, THREADS_BATCHES, THREADS_LOOK_BYTES};
 use crate::sync::Ordering;
 use weir_os::pager::KernelPager;
 use weir_os::ram::Statm;
@@ -62,6 +62,27 @@ impl Engine<KernelPager> {
         self.meter.expected_ns.store(thread::now_ns() + EXPECT_NS, Ordering::Relaxed);
         if self.core.kick.swap(1, Ordering::AcqRel) == 0 {
             thread::futex_wake(&self.core.kick, 1);
+        }
+    }
+
+    /// The calling thread of the program is about to make a thread, whose stacks are memory outside.
+    /// Thousands at once take more than the background thread compresses meanwhile: every so often their
+    /// maker measures, and makes the room itself.
+    pub fn make_room_for_thread(&self) {
+        let asked = self.meter.asked.fetch_add(THREAD_BYTES, Ordering::Relaxed) + THREAD_BYTES;
+        let here = 0u8;
+        // Its own stack could leave.
+        if asked < THREADS_LOOK_BYTES || self.contains(&raw const here as usize) {
+            return;
+        }
+        self.meter.asked.store(0, Ordering::Relaxed);
+        let _inside = self.inside();
+        self.look_outside();
+        for _ in 0..THREADS_BATCHES {
+            self.core.shed_excess();
+            if self.core.frames.existing() <= self.core.frames.limit() || self.reclaim_here() == 0 {
+                break;
+            }
         }
     }
 

@@ -15,6 +15,8 @@ pub struct Meter {
     pub(in crate::engine) cpu_ns: AtomicU64,
     /// The program ran before the last look.
     pub(in crate::engine) runs: AtomicBool,
+    /// Bytes that new threads will take, since one of their makers looked last.
+    pub(in crate::engine) asked: AtomicU64,
     /// Until then memory outside is expected to grow.
     pub(in crate::engine) expected_ns: AtomicU64,
 }
