@@ -31,7 +31,8 @@ const NATIVE_SECONDS: u32 = 120;
 const WEIR_SECONDS: u32 = 600;
 /// What a program is there for, where threads resolve their own faults: a counter of its engines together,
 /// and the least that it must say.
-const EXPECTED: &[(&str, &str, u64)] = &[("loads", "weir_loads_answered", 100_000)];
+const EXPECTED: &[(&str, &str, u64)] =
+    &[("loads", "weir_loads_answered", 100_000), ("holds", "weir_calls_held", 10_000)];
 /// What a program's user is told on stderr, each once and nothing else; for all others there is `--quiet`.
 const TOLD: &[(&str, &[&str])] = &[(
     "overfull",

@@ -451,7 +451,20 @@ pub const COLD_LONG_REST_NS: u64 = 8_000_000_000;
 pub const COLD_LONG_REST_DOUBLINGS: u32 = 5;
 const _: () = assert!(COLD_REST_NS_MIN <= COLD_REST_NS_MAX && COLD_REST_NS_MAX < COLD_LONG_REST_NS);
 
+/// Threads whose small calls hold their pages ([`crate::page::holds`]); those of others pin them. Reclaim
+/// asks all rows under each block's lock. By decision 43; other values were not tried.
+#[cfg(not(loom))]
+pub const HOLDS: u32 = 256;
+/// As many as a model has threads.
+#[cfg(loom)]
+pub const HOLDS: u32 = 2;
+/// Pages that a thread holds at most: a buffer of 64 KiB, wherever it begins.
+pub const HELD_PAGES_MAX: u32 = 17;
+/// Part of the frames that the holds of all threads may take together, but for one page of each.
+pub const HELD_SHARE: u32 = 8;
+
 const _: () = {
+    assert!(HELD_PAGES_MAX < BLOCK_PAGES);
     assert!(FREE_LOW_MIN >= BLOCK_PAGES + FREE_RESERVE, "a block's readahead must fit above the reserve");
     assert!(RECORD_BYTES_MAX < 4096);
     assert!(FREE_FLOOR < GROW_AHEAD);

@@ -2,8 +2,9 @@
 //! real locks, gate and page word; the frame and the pool record are loom cells, so that an access by
 //! two sides at once fails the model.
 
-use crate::page::Handle;
+use crate::page::holds::Holds;
 use crate::page::state::{PageWord, State, Word};
+use crate::page::{Handle, PageId};
 use crate::sync::{AtomicU32, AtomicU64, BlockLock, Gate, Lock, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -241,5 +242,42 @@ fn loom_leaf_lock_excludes() {
         add(&shared);
         other.join().unwrap();
         assert_eq!(shared.2.load(Ordering::Relaxed), 2);
+    });
+}
+
+/// A small call holds its page without a lock while reclaim takes what is not held, twice.
+#[test]
+fn loom_hold_vs_reclaim() {
+    const PAGE: PageId = PageId(5);
+    loom::model(|| {
+        let page = Page::resident();
+        let holds = Arc::new(Holds::default());
+        let (p, h) = (page.clone(), holds.clone());
+        let reclaim = thread::spawn(move || {
+            for _ in 0..2 {
+                let _guard = BlockLock(&p.lock).lock();
+                let word = PageWord(&p.word);
+                let found = word.load();
+                let held = h.of_block(PAGE.block()) >> PAGE.index() & 1 == 1;
+                if !held && found.state() == State::Resident {
+                    let bytes = p.put(&p.mapped, 0);
+                    p.put(&p.window, bytes);
+                    word.try_stage(found).unwrap();
+                }
+            }
+        });
+        let row = holds.claim(1).unwrap();
+        assert!(holds.publish(row, PAGE, PAGE.0 + 1, 0));
+        if BlockLock(&page.lock).is_free() && PageWord(&page.word).load().state() == State::Resident {
+            // The kernel uses the page.
+            page.mapped.with(|bytes| {
+                #[expect(unsafe_code, reason = "loom's cell hands out raw pointers")]
+                // SAFETY: loom checks that nobody writes meanwhile.
+                let bytes = unsafe { *bytes };
+                assert_eq!(bytes, BYTES, "the page has left under a call");
+            });
+        }
+        holds.clear(row);
+        reclaim.join().unwrap();
     });
 }

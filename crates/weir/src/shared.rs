@@ -19,11 +19,12 @@ use crate::limits::{
 };
 use crate::meter::Meter;
 use crate::page::BlockId;
+use crate::page::holds::Holds;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::pins::Pins;
 use crate::page::resident::ResidentSet;
 use crate::page::state::{State, transitions_missed};
-use crate::page::table::{BLOCK_METADATA_BYTES, CHARGED_BLOCKS, PageTable};
+use crate::page::table::{BLOCK_METADATA_BYTES, BlockGuard, CHARGED_BLOCKS, PageTable};
 use crate::policy::pool_size::Size;
 use crate::policy::recompress::ColdWalk;
 use crate::stats::{self, Stats};
@@ -81,6 +82,8 @@ pub struct Core<P: Pager> {
     pub resident: ResidentSet,
     /// Pages that system calls are using.
     pub pins: Pins,
+    /// Those of small ones.
+    pub holds: Holds,
     /// The frame arena.
     pub frames: Frames,
     /// The compressed pool.
@@ -156,6 +159,7 @@ impl<P: Pager> Core<P> {
             table: PageTable::new(g.pages as usize).map_err(memory)?,
             resident: ResidentSet::default(),
             pins: Pins::new().map_err(memory)?,
+            holds: Holds::default(),
             frames: Frames::new(g.windows, g.lift_windows, limit).map_err(memory)?,
             pool: Pool::new(g.windows, 0).map_err(memory)?,
             swapping: None,
@@ -503,6 +507,11 @@ impl<P: Pager> Core<P> {
             s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
             s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
         }
+    }
+
+    /// The pages of a block that system calls are using.
+    pub fn in_use(&self, held: &BlockGuard<'_>) -> u64 {
+        self.pins.of_block(held) | self.holds.of_block(held.block())
     }
 
     /// What the pool's records take of their pages, in percent, if there are any: an eighth more than the

@@ -83,6 +83,9 @@ counters! {
         own_reclaims "weir_own_reclaims",
         /// Times a faulting thread let others run, where more threads fault than there are processors.
         turns "weir_turns",
+        /// System calls with small managed buffers that libc's wrapped functions made, whose pages were there
+        /// and held by the thread alone.
+        calls_held "weir_calls_held",
         /// Bytes of records in the pool.
         pool_stored_bytes "weir_pool_stored_bytes",
         /// Bytes of pages that these records stand for.
@@ -201,7 +204,8 @@ counters! {
         direct_reclaims "weir_direct_reclaims",
         /// Time faults spent reclaiming by themselves.
         direct_reclaim_ns "weir_stall_ns",
-        /// System calls with managed pointers that libc's wrapped functions made, without a trap.
+        /// System calls with managed pointers that libc's wrapped functions made, without a trap, and whose
+        /// pages were pinned.
         calls_wrapped "weir_calls_wrapped",
         /// System calls with managed pointers that were trapped.
         calls_trapped "weir_calls_trapped",

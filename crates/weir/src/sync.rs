@@ -5,9 +5,9 @@
 // What the models do not look at.
 use core::sync::atomic::AtomicU64 as Plain;
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(loom))]
 fn wait(word: &AtomicU32, expected: u32) {
@@ -101,6 +101,12 @@ impl<'a> BlockLock<'a> {
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .ok()
             .map(|_| LockGuard(self.0))
+    }
+
+    /// Whether nobody has it; then what the last holder did is seen.
+    #[inline]
+    pub fn is_free(self) -> bool {
+        self.0.load(Ordering::Acquire) == FREE
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Area {
     pub vfork_registers: [AtomicU64; 5],
     /// What keeps the memory that such a call names, and an exec call past libc, where it is.
     pub past_pins: [AtomicU64; 2],
+    /// The thread's row for what its small calls hold, plus 1.
+    pub hold: AtomicU64,
     /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
     infos: [[AtomicU64; 16]; 2],
     /// Room for a copy of what libc may not read from managed memory.

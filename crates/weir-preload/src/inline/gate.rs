@@ -9,10 +9,9 @@ use core::sync::atomic::Ordering;
 use weir::engine::gate::{Passage, Trapped};
 use weir::stats;
 use weir_os::gate::area::Area;
-use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{self, Caller, visit};
 use weir_os::gate::{is_beside, read_staying};
-use weir_os::sys::Errno;
+use weir_os::sys::{Errno, syscall_raw};
 use weir_os::thread;
 
 /// The address of a live stack frame: that of the function that says it.
@@ -65,17 +64,14 @@ unsafe extern "C" {
     fn pthread_setcanceltype(new: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Makes the call of a claimed stub as libc makes its own: in a cancellation point a cancelled thread ends at
-/// once, also when it was cancelled before. (Its pins are let go of when it is seen to have ended.)
-///
-/// # Safety
-/// - as [`Stubs::call`].
-unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point: Cancellation) -> isize {
+/// Makes a call as libc makes its own: in a cancellation point a cancelled thread ends at once, also when it
+/// was cancelled before. (What it pinned or held is let go of when it is seen to have ended.)
+#[inline]
+fn cancellable(point: Cancellation, call: impl FnOnce() -> isize) -> isize {
     const DEFERRED: c_int = 0;
     const ASYNCHRONOUS: c_int = 1;
     if point == Cancellation::Elsewhere {
-        // SAFETY: passed on to the caller.
-        return unsafe { stubs.call(at, nr, args) };
+        return call();
     }
     let mut before = 0;
     let jumped = &Area::current().cancel_type;
@@ -90,8 +86,7 @@ unsafe fn call_stub(stubs: &Stubs, at: usize, nr: usize, args: [usize; 6], point
     let mut deferred = 0;
     // SAFETY: as above.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut deferred) };
-    // SAFETY: passed on to the caller.
-    let result = unsafe { stubs.call(at, nr, args) };
+    let result = call();
     jumped.store(outer, Ordering::Relaxed);
     // SAFETY: as above; the type that was set before.
     unsafe { pthread_setcanceltype(before, &raw mut before) };
@@ -137,7 +132,25 @@ pub fn gate(
         }
         stacks::be_noticed(frame);
     }
-    pass(engine, nr, args, frame, buffers, point)
+    let held = if buffers == Buffers::InArguments { hold(engine, nr, args, frame, point) } else { None };
+    held.or_else(|| pass(engine, nr, args, frame, buffers, point))
+}
+
+/// Makes a call with one small buffer, whose pages are there, at the engine's door: without a lock, a change
+/// of the mask, or a stub.
+#[inline]
+fn hold(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize, point: Cancellation) -> Option<isize> {
+    if engine.contains(args[4]) || engine.contains(args[5]) {
+        return None; // a socket's address
+    }
+    let hold = engine.hold(args[1], args[2], frame)?;
+    let result = cancellable(point, || {
+        // SAFETY: the program's own call, its buffer in place.
+        let result = unsafe { syscall_raw(nr, *args) };
+        engine.let_go(hold);
+        result
+    });
+    Some(with_errno(result))
 }
 
 /// Whether tables of a call name managed memory.
@@ -191,7 +204,7 @@ fn pass(
     thread::restore_signals(signals);
     let result = match passage {
         // SAFETY: the program's own call, its buffers in place.
-        Passage::Stub(at) => unsafe { call_stub(stubs, at, nr as usize, args, point) },
+        Passage::Stub(at) => cancellable(point, || unsafe { stubs.call(at, nr as usize, args) }),
         // libc makes it as a cancellation point, and it is trapped.
         Passage::Pieces if buffers == Buffers::InArguments => return None,
         Passage::Pieces => {

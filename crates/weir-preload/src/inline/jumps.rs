@@ -36,19 +36,38 @@ unsafe fn target_of(env: *const c_void) -> usize {
     }
 }
 
+/// The memory of the alternate stack: first address, and one past the last.
+fn alternate() -> (usize, usize) {
+    // SAFETY: asks only.
+    let stack = unsafe { weir_os::signal::alternate_stack(None) };
+    stack.map_or((0, 0), |s| (s.ss_sp as usize, s.ss_sp as usize + s.ss_size))
+}
+
+/// Whether a jump to `target` leaves the frame at `frame` for good. A handler that jumps within the alternate
+/// stack leaves nothing of the other.
+fn is_left(frame: usize, target: usize, alternate: (usize, usize)) -> bool {
+    let there = |at: usize| (alternate.0..alternate.1).contains(&at);
+    match (there(frame), there(target)) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => frame < target && target - frame < REACH_BYTES,
+    }
+}
+
 /// The calling thread leaves everything below `target`: calls that were interrupted there never
-/// return, and what they pinned is free.
+/// return, and what they pinned or held is free.
 fn leave_calls(target: usize) {
     let Some(e) = state::engine() else { return };
+    e.leave_hold(|frame| is_left(frame, target, alternate()));
     let (Some(stubs), me) = (e.stubs(), thread::id()) else { return };
     if e.core.pins.pages() == 0 {
         return;
     }
     let signals = thread::block_signals();
-    stubs
-        .each_active(|c| c.thread == me && c.stack < target && target - c.stack < REACH_BYTES, &mut |pins| {
-            e.unpin_range(pins)
-        });
+    let alternate = alternate();
+    stubs.each_active(|c| c.thread == me && is_left(c.stack, target, alternate), &mut |pins| {
+        e.unpin_range(pins)
+    });
     thread::restore_signals(signals);
 }
 

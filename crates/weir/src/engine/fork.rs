@@ -114,7 +114,7 @@ impl Engine<KernelPager> {
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]
-        self.inline.forget_calls(weir_os::thread::id(), &mut |pins| self.core.pins.release(pins));
+        self.inline.forget_calls(&self.core, weir_os::thread::id());
         self.gate.open();
         self.wipe_in_child();
     }

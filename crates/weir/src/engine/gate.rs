@@ -10,9 +10,10 @@ use crate::error::GateError;
 use crate::fault::{self, Required};
 use crate::page::PageId;
 use crate::reclaim::compress::Bench;
+use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
-use weir_os::gate::area::Area;
+use weir_os::gate::area::{self, Area};
 use weir_os::gate::pieces::{Parts, Piece};
 use weir_os::gate::stubs::Stubs;
 use weir_os::gate::table::{Caller, Known, visit, visit_exec};
@@ -38,6 +39,16 @@ pub struct Trapped {
     pub frame: Option<usize>,
 }
 
+/// The pages of a small call under way.
+#[derive(Debug)]
+#[must_use]
+pub struct Hold(u32);
+
+/// The calling thread's row of [`crate::page::holds`].
+fn my_row() -> Option<u32> {
+    Area::current().hold.load(Ordering::Relaxed).checked_sub(1).map(|row| row as u32)
+}
+
 /// How it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
@@ -49,6 +60,62 @@ pub enum Passage {
 }
 
 impl Engine<KernelPager> {
+    /// Holds the pages of a small call's buffer, if they are there, for a call below `frame`. `None`: they
+    /// are to be pinned. Signals may come.
+    #[inline]
+    pub fn hold(&self, addr: usize, len: usize, frame: usize) -> Option<Hold> {
+        let last = addr.checked_add(len.checked_sub(1)?)?;
+        if !self.contains(addr) || !self.contains(last) {
+            return None;
+        }
+        let (start, end) = (PageId(self.page_of(addr)), self.page_of(last) + 1);
+        let (core, area) = (&self.core, Area::current());
+        if !core.holds.may_hold(end - start.0, core.frames.limit()) {
+            return None;
+        }
+        let row = match area.hold.load(Ordering::Relaxed) {
+            0 => self.claim_row(area, start, end)?,
+            row => row as u32 - 1,
+        };
+        if !core.holds.publish(row, start, end, frame) {
+            return None;
+        }
+        if !core.table.stay(start, end) {
+            core.holds.clear(row);
+            return None;
+        }
+        self.check_own();
+        core.stats.calls_held().add(1);
+        Some(Hold(row))
+    }
+
+    /// A row of the thread's own, once it is of use.
+    #[cold]
+    fn claim_row(&self, area: &Area, start: PageId, end: u32) -> Option<u32> {
+        // A child of `vfork` has its parent's area, and another id.
+        if self.stubs().is_none() || !self.core.table.stay(start, end) || !area::is_owner() {
+            return None;
+        }
+        let row = self.core.holds.claim(area.kernel_id())?;
+        area.hold.store(u64::from(row) + 1, Ordering::Relaxed);
+        Some(row)
+    }
+
+    /// Ends a hold.
+    #[inline]
+    pub fn let_go(&self, hold: Hold) {
+        self.core.holds.clear(hold.0);
+    }
+
+    /// The calling thread jumps out of a handler: `left` says of the frame of an interrupted call that holds
+    /// pages whether it is left for good.
+    pub fn leave_hold(&self, left: impl FnOnce(usize) -> bool) {
+        let Some(row) = my_row() else { return };
+        if self.core.holds.frame(row).is_some_and(left) {
+            self.core.holds.clear(row);
+        }
+    }
+
     /// Opens the gate: from here on calls with managed pointers are trapped. The SIGSYS handler is
     /// there already.
     pub fn open_gate(&self) -> Result<(), GateError> {
@@ -248,8 +315,14 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// Ends the calls of threads that have ended in them (cancelled, or by a system call of their own).
-    pub(super) fn bury_calls(&self) {
+    /// Ends the calls that have returned, and those of threads that have ended in them (cancelled, or by a
+    /// system call of their own).
+    pub(super) fn end_calls(&self) {
+        self.core.holds.bury(thread::has_ended);
+        if self.core.pins.ranges() == 0 {
+            return;
+        }
+        self.harvest_calls();
         if let Some(stubs) = self.stubs() {
             stubs.bury(|c| thread::has_ended(c.tid), &mut |pins| self.core.pins.release(pins));
         }
@@ -340,10 +413,13 @@ impl Caller for CallPins<'_> {
 
 impl Inline {
     /// In the child of a fork: calls of other threads are not the child's.
-    pub(super) fn forget_calls(&self, mine: usize, release: &mut dyn FnMut(u32)) {
-        Area::current().forget_id();
+    pub(super) fn forget_calls(&self, core: &Core<KernelPager>, mine: usize) {
+        let area = Area::current();
+        let before = area.kernel_id();
+        area.forget_id();
+        core.holds.forked(before, thread::gettid());
         if let Some(stubs) = self.stubs.get() {
-            stubs.each_active(|c| c.thread != mine, release);
+            stubs.each_active(|c| c.thread != mine, &mut |pins| core.pins.release(pins));
         }
     }
 }

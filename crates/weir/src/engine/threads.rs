@@ -358,10 +358,7 @@ impl Engine<KernelPager> {
         let _inside = self.gate.enter();
         self.check_descriptors();
         #[cfg(target_arch = "x86_64")]
-        if self.core.pins.ranges() > 0 {
-            self.harvest_calls();
-            self.bury_calls();
-        }
+        self.end_calls();
         self.core.frames.shed_excess(&self.core.pager);
         if idle && self.core.pool.owned() > 0 {
             room::compact(&self.core);

@@ -11,6 +11,13 @@ weir_os::ids! {
     ClusterId(u32) "C";
 }
 
+/// The mask of the pages of a block in the range `start..end`.
+pub fn clip(block: BlockId, start: u32, end: u32) -> u64 {
+    let first = block.page(0).0;
+    let (lo, hi) = (start.max(first), end.min(first + BLOCK_PAGES));
+    if lo < hi { run_mask(lo - first, hi - lo) } else { 0 }
+}
+
 /// The lowest run of set bits in a 64-bit mask at or after `from`: (start, length).
 pub fn next_run(mask: u64, from: u32) -> Option<(u32, u32)> {
     if from >= 64 {
@@ -37,6 +44,15 @@ mod tests {
     #[test]
     fn names_print_with_their_prefix() {
         assert_eq!(format!("{:?} {:?}", Handle(255), ClusterId(1)), "Hxff Cx1");
+    }
+
+    #[test]
+    fn a_block_has_its_part_of_a_range() {
+        let block = BlockId(2);
+        assert_eq!([clip(block, 0, 128), clip(block, 192, 300), clip(block, 130, 130)], [0; 3]);
+        assert_eq!(clip(block, 130, 132), 0b1100);
+        assert_eq!([clip(block, 100, 129), clip(block, 191, 200)], [1, 1 << 63]);
+        assert_eq!([clip(block, 128, 192), clip(block, 0, u32::MAX)], [u64::MAX; 2]);
     }
 
     #[test]

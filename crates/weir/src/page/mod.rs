@@ -3,6 +3,7 @@
 
 #[cfg(not(loom))]
 pub mod cold;
+pub mod holds;
 pub mod id;
 #[cfg(not(loom))]
 pub mod pins;

@@ -9,8 +9,8 @@
 //! Threads by the thousand may wait in a few pages (condition variables in an array): those that pin nothing
 //! but the same range share a row, so that asking stays quick and the pages are counted once.
 
+use super::id::clip;
 use super::{BlockId, PageId};
-use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::table::BlockGuard;
 use crate::sync::{AtomicU32, Lock, Ordering};
 use core::sync::atomic::AtomicU64;
@@ -161,7 +161,6 @@ impl Pins {
         if self.ranges.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let (first, end) = (block.page(0).0, block.page(0).0 + BLOCK_PAGES);
         let mut mask = 0;
         for w in 0..self.top.load(Ordering::Acquire) as usize {
             let mut left = self.used.row(w).load(Ordering::Acquire);
@@ -169,10 +168,7 @@ impl Pins {
                 let row = self.rows.row(w * 64 + left.trailing_zeros() as usize);
                 left &= left - 1;
                 let (lo, hi) = halves(row[0].load(Ordering::Acquire));
-                let (lo, hi) = (lo.max(first), hi.min(end));
-                if lo < hi {
-                    mask |= run_mask(lo - first, hi - lo);
-                }
+                mask |= clip(block, lo, hi);
             }
         }
         mask

@@ -107,6 +107,15 @@ impl PageTable {
         found
     }
 
+    /// Whether the pages `start..end`, which were published before (with a fence), stay in their frames as
+    /// long as they are: all are resident, and nobody is at work on their blocks. Under no lock.
+    #[inline]
+    pub fn stay(&self, start: PageId, end: u32) -> bool {
+        let (first, last) = (start.block().0, PageId(end - 1).block().0);
+        (first..=last).all(|block| BlockLock(&self.blocks.row(block as usize).w32[0]).is_free())
+            && (start.0..end).all(|page| self.word(PageId(page)).load().state() == State::Resident)
+    }
+
     /// Mappings of the table: (first address, bytes).
     pub fn extents(&self) -> [(usize, usize); 2] {
         [self.words.extent(), self.blocks.extent()]

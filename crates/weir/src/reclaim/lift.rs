@@ -5,7 +5,7 @@
 //! on which the program runs: a block of which a few pages are resident here and there costs more
 //! flushes than a full one. Lifting moves page tables, up to 2 MiB of them, with the holes. It
 //! takes pages that the kernel is using as well, so it serves where the engine knows of all such use
-//! by its pins: where faults are resolved in the faulting thread.
+//! by its pins and holds: where faults are resolved in the faulting thread.
 
 use super::tally;
 use super::window::Unmapped;
@@ -197,7 +197,7 @@ fn movable<P: Pager>(core: &Core<P>, row: &BlockGuard<'_>) -> (u64, u64) {
     if mask == 0 {
         return (0, 0);
     }
-    mask &= !core.pins.of_block(row);
+    mask &= !core.in_use(row);
     let mut resident = 0;
     for i in 0..BLOCK_PAGES {
         let word = core.table.word(block.page(i)).load();

@@ -51,7 +51,7 @@ fn move_out<P: Pager>(core: &Core<P>, row: BlockGuard<'_>, allowed: u64) -> Unma
         tally::stayed(core, block);
         return Unmapped::Nothing;
     }
-    let mask = movable(core, &row, allowed & row.valid() & !row.fixed() & !core.pins.of_block(&row));
+    let mask = movable(core, &row, allowed & row.valid() & !row.fixed() & !core.in_use(&row));
     let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
     tally::frames(core, (mask != Leaving::default()).into());
     let Some(window) = window else {
