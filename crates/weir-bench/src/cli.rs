@@ -88,6 +88,13 @@ impl CommonBenchArgs {
     pub fn runs(&self) -> u32 {
         self.runs.unwrap_or(if self.quick { 1 } else { 3 })
     }
+
+    /// What tests of the scenarios begin with.
+    #[cfg(test)]
+    pub fn one_quick_run() -> CommonBenchArgs {
+        let runs = Some(1);
+        CommonBenchArgs { json: false, runs, quick: true, rival_only: false, no_rival: false }
+    }
 }
 
 /// `weir bench pool`

@@ -119,6 +119,13 @@ pub fn traffic(counters: &BTreeMap<String, u64>) -> Value {
     })
 }
 
+/// Lines of a report that say what the kernel's side was and which RAM it had; none without that side.
+pub fn rival_lines(report: &Value) -> String {
+    let Some(rival) = report["rival"].as_str() else { return String::new() };
+    let (limit, store) = (size(&report["limit_bytes"]), size(&report["store_peak_bytes"]));
+    format!("kernel: {rival}\nkernel RAM: {limit} limit + {store} store\n")
+}
+
 /// `12.3 KiB`, or a dash.
 pub fn size(value: &Value) -> String {
     value.as_f64().map_or("-".to_owned(), |bytes| format_size(bytes as u64))

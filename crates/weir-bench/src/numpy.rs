@@ -14,6 +14,7 @@ use weir_cli::{child, term};
 use weir_os::probe::{self, FaultMode};
 
 use super::Findings;
+use super::disk;
 use super::{RIVAL_ATTEMPTS, median, oom_note};
 use crate::cli::NumpyArgs;
 
@@ -184,10 +185,7 @@ fn human(report: &Value) -> String {
         report["runs"].as_array().map_or(0, Vec::len),
         text("kernel"),
     );
-    if report["rival"].is_string() {
-        let (limit, store) = (size("limit_bytes"), size("store_peak_bytes"));
-        out += &format!("kernel: {}\nkernel RAM: {limit} limit + {store} store\n", text("rival"));
-    }
+    out += &disk::rival_lines(report);
     if report["pager"].is_string() {
         let (budget, peak) = (size("budget_bytes"), size("weir_peak_resident_bytes"));
         let (pager, faults) = (text("pager"), text("faults"));

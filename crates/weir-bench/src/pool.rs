@@ -207,13 +207,7 @@ fn human(report: &Value) -> String {
         list("runs").len(),
         report["kernel"].as_str().unwrap_or("?"),
     );
-    if let Some(rival) = report["rival"].as_str() {
-        text += &format!(
-            "kernel: {rival}\nkernel RAM: {} limit + {} store\n",
-            size(&report["limit_bytes"]),
-            size(&report["store_peak_bytes"])
-        );
-    }
+    text += &disk::rival_lines(report);
     for mode in &modes {
         let side = &report[*mode];
         text += &format!(
@@ -305,13 +299,7 @@ mod tests {
     #[test]
     fn sizes_below_the_minimum_are_refused() {
         let args = |size: &str| PoolArgs {
-            common: CommonBenchArgs {
-                json: false,
-                runs: Some(1),
-                quick: true,
-                rival_only: false,
-                no_rival: false,
-            },
+            common: CommonBenchArgs::one_quick_run(),
             size: Some(size.to_owned()),
             seconds: None,
             faults: None,

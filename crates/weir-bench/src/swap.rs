@@ -292,13 +292,7 @@ mod tests {
 
     fn plan() -> Plan {
         let args = SwapArgs {
-            common: CommonBenchArgs {
-                json: false,
-                runs: Some(1),
-                quick: true,
-                rival_only: false,
-                no_rival: false,
-            },
+            common: CommonBenchArgs::one_quick_run(),
             size: None,
             seconds: None,
             faults: Some(FaultMode::Inline),

@@ -203,13 +203,7 @@ fn human(report: &Value) -> String {
         report["repeats"],
         report["kernel"].as_str().unwrap_or("?"),
     );
-    if let Some(rival) = report["rival"].as_str() {
-        text += &format!(
-            "kernel: {rival}\nkernel RAM: {} limit + {} store\n",
-            size(&report["limit_bytes"]),
-            size(&report["store_peak_bytes"])
-        );
-    }
+    text += &disk::rival_lines(report);
     text += &format!("weir RAM: {} budget\n", size(&report["budget_bytes"]));
     for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         text += &format!("note: {note}\n");
