@@ -7,28 +7,18 @@ use super::Finding;
 use super::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The engine's files, which have no circle.
-const ENGINE: &str = "crates/weir/src/";
-/// The shim's files, which still have some.
-const SHIM: &str = "crates/weir-preload/src/";
+/// The engine's files and the shim's: neither crate has a circle.
+const CRATES: [&str; 2] = ["crates/weir/src/", "crates/weir-preload/src/"];
 
-/// One finding for each circle of the engine.
-pub fn engine(sources: &[Source]) -> Vec<Finding> {
-    let circles = Graph::new(sources, ENGINE).circles();
-    circles.into_iter().map(|files| finding(&files[0], &files)).collect()
+/// One finding for each circle.
+pub fn check(sources: &[Source]) -> Vec<Finding> {
+    CRATES.iter().flat_map(|root| Graph::new(sources, root).circles()).map(|files| finding(&files)).collect()
 }
 
-/// One finding for each file of the shim's largest circle.
-pub fn largest_of_shim(sources: &[Source]) -> Vec<Finding> {
-    let circles = Graph::new(sources, SHIM).circles();
-    let largest = circles.into_iter().max_by_key(Vec::len).unwrap_or_default();
-    largest.iter().map(|file| finding(file, &largest)).collect()
-}
-
-fn finding(file: &str, files: &[String]) -> Finding {
-    let files = files.join(", ");
-    let what = format!("these files import each other: {files}; move what they share below them");
-    Finding::new(file, 1, what)
+fn finding(files: &[String]) -> Finding {
+    let names = files.join(", ");
+    let what = format!("these files import each other: {names}; move what they share below them");
+    Finding::new(&files[0], 1, what)
 }
 
 /// Which file of a crate names which others.
@@ -226,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn each_file_of_the_largest_circle_of_the_shim_is_a_finding() {
-        let file = |name: &str, text: &str| Source::new(&format!("{SHIM}{name}.rs"), text);
+    fn each_circle_of_a_crate_is_a_finding_that_names_its_files() {
+        let file = |name: &str, text: &str| Source::new(&format!("{}{name}.rs", CRATES[1]), text);
         let sources = [
             file("a", "use crate::b;"),
             file("b", "use crate::a;"),
@@ -235,7 +225,13 @@ mod tests {
             file("d", "use crate::e;"),
             file("e", "use crate::c;"),
         ];
-        assert_eq!(largest_of_shim(&sources).len(), 3);
-        assert!(engine(&sources).is_empty());
+        let found = check(&sources);
+        assert_eq!(found.len(), 2);
+        for (finding, files) in found.iter().zip([&["a", "b"][..], &["c", "d", "e"]]) {
+            assert!(
+                files.iter().all(|f| finding.what.contains(&format!("{}{f}.rs", CRATES[1]))),
+                "{finding:?}"
+            );
+        }
     }
 }

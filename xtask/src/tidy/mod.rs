@@ -53,12 +53,7 @@ pub fn run(all: bool) -> bool {
     let over_rust = |check: fn(&Source) -> Vec<Finding>| rust.iter().flat_map(check).collect::<Vec<_>>();
     let checks = [
         Checked::strict("direction of imports", over_rust(imports::check)),
-        Checked::strict("circles of imports in the engine", circles::engine(&rust)),
-        Checked::ratchet(
-            "largest circle of imports in the shim",
-            circles::largest_of_shim(&rust),
-            ratchet::SHIM_CIRCLE_FILES,
-        ),
+        Checked::strict("circles of imports", circles::check(&rust)),
         Checked::strict("lengths", [over_rust(lengths::check_rust), lengths::check_others(&texts)].concat()),
         Checked::strict("module docs", over_rust(listing::module_docs)),
         Checked::strict("code map", [listing::code_map(&texts), listing::files_in_map(&texts)].concat()),
