@@ -69,13 +69,13 @@ impl Engine<KernelPager> {
             return None;
         }
         let (start, end) = (PageId(self.page_of(addr)), self.page_of(last) + 1);
-        let (core, area) = (&self.core, Area::current());
+        let core = &self.core;
         if !core.holds.may_hold(end - start.0, core.frames.limit()) {
             return None;
         }
-        let row = match area.hold.load(Ordering::Relaxed) {
-            0 => self.claim_row(area, start, end)?,
-            row => row as u32 - 1,
+        let row = match my_row() {
+            Some(row) => row,
+            None => self.claim_row(start, end)?,
         };
         if !core.holds.publish(row, start, end, frame) {
             return None;
@@ -91,11 +91,12 @@ impl Engine<KernelPager> {
 
     /// A row of the thread's own, once it is of use.
     #[cold]
-    fn claim_row(&self, area: &Area, start: PageId, end: u32) -> Option<u32> {
+    fn claim_row(&self, start: PageId, end: u32) -> Option<u32> {
         // A child of `vfork` has its parent's area, and another id.
         if self.stubs().is_none() || !self.core.table.stay(start, end) || !area::is_owner() {
             return None;
         }
+        let area = Area::current();
         let row = self.core.holds.claim(area.kernel_id())?;
         area.hold.store(u64::from(row) + 1, Ordering::Relaxed);
         Some(row)

@@ -64,8 +64,8 @@ impl Holds {
 
     /// Whether a call may hold so many pages, of so many frames: the holds of all threads stay a small part.
     pub fn may_hold(&self, pages: u32, frames: u32) -> bool {
-        let all = pages * HELD_SHARE * self.claimed.load(Ordering::Relaxed);
-        pages == 1 || pages <= HELD_PAGES_MAX && all <= frames
+        let all = || pages * HELD_SHARE * self.claimed.load(Ordering::Relaxed);
+        pages == 1 || pages <= HELD_PAGES_MAX && all() <= frames
     }
 
     /// Publishes `start..end` in the calling thread's row, for a call below `frame`. Whether the pages stay
