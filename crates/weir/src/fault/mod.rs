@@ -346,8 +346,10 @@ fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result
     match (got.lost, here & !got.installed) {
         (0, 0) if swapped != 0 => Err(swapped),
         (0, 0) => {
-            let missing = install::missing_of(core, &row, mask & row.valid());
-            debug_assert_eq!(missing, 0, "INV-14: a page for a call is out, {block:?}");
+            debug_assert!(
+                install::missing_of(core, &row, mask & row.valid()) == 0,
+                "INV-14: a page for a call is out, {block:?}"
+            );
             Ok(Required::Ready)
         }
         (0, _) => Ok(Required::NoFrames),
