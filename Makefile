@@ -6,7 +6,7 @@ export WEIR_BIN ?= $(abspath $(TARGET))/release/weir
 export WEIR_VENV ?= $(abspath target/venv)
 
 SCALE ?= small
-SCENARIO ?= all
+SCENARIO ?= pool
 REQUIREMENTS := tests/programs/requirements.txt
 VENV_STAMP := $(WEIR_VENV)/.installed
 
@@ -22,7 +22,7 @@ demo: build ## work on data larger than the budget and check it, in under a minu
 test: ## run every suite; the last line counts them
 	cargo run -q -p xtask -- test
 
-bench: build ## measure against the kernel's own swap (SCENARIO=... for one)
+bench: build ## measure against the kernel's own swap (SCENARIO=pool, swap, numpy, ...)
 	cargo build --release -p weir-bench
 	$(WEIR_BIN) bench $(SCENARIO)
 

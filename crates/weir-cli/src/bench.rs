@@ -24,5 +24,5 @@ fn explain(binary: &Path) -> String {
         return format!("cannot start {}", binary.display());
     }
     let folder = binary.parent().unwrap_or(Path::new("/")).display();
-    format!("{BINARY} is not in {folder}; `make bench` in Weir's sources builds it and measures everything")
+    format!("{BINARY} is not in {folder}; `make bench` in Weir's sources builds it")
 }
