@@ -8,7 +8,7 @@ mod world;
 pub use world::World;
 
 use crate::door::{Done, Pager};
-use crate::page::{PageId, Slot};
+use crate::page::{FrameId, PageId};
 use core::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -70,7 +70,7 @@ impl FakePager {
     }
 
     /// Whether a slot holds a frame.
-    pub fn has_frame(&self, slot: Slot) -> bool {
+    pub fn has_frame(&self, slot: FrameId) -> bool {
         self.present.lock().unwrap()[slot.0 as usize]
     }
 
@@ -124,7 +124,7 @@ fn all(n: u32) -> Done {
 
 impl Pager for FakePager {
     type Disk = disk::FakeDisk;
-    fn fill(&self, page: PageId, slot: Slot, n: u32, _wake: Wake) -> Done {
+    fn fill(&self, page: PageId, slot: FrameId, n: u32, _wake: Wake) -> Done {
         for i in 0..n {
             let mut space = self.space.lock().unwrap();
             let dst = &mut space[(page.0 + i) as usize];
@@ -159,7 +159,7 @@ impl Pager for FakePager {
         Done { pages: some, stop }
     }
 
-    fn drain(&self, slot: Slot, page: PageId, n: u32) -> (Done, u64) {
+    fn drain(&self, slot: FrameId, page: PageId, n: u32) -> (Done, u64) {
         let mut s = self.state.lock().unwrap();
         let call = s.calls;
         s.calls += 1;
@@ -175,7 +175,7 @@ impl Pager for FakePager {
                     moved,
                 );
             }
-            assert!(!self.has_frame(Slot(slot.0 + i)), "INV-11: drained into a slot that has a frame");
+            assert!(!self.has_frame(FrameId(slot.0 + i)), "INV-11: drained into a slot that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[p.0 as usize].take() {
                 self.put((slot.0 + i) as usize, &bytes);
                 moved |= 1 << i;
@@ -184,7 +184,7 @@ impl Pager for FakePager {
         (all(n), moved)
     }
 
-    fn lift(&self, slot: Slot, page: PageId, n: u32) -> Result<(), Errno> {
+    fn lift(&self, slot: FrameId, page: PageId, n: u32) -> Result<(), Errno> {
         let mut s = self.state.lock().unwrap();
         let call = s.calls;
         s.calls += 1;
@@ -192,7 +192,7 @@ impl Pager for FakePager {
             return Err(e);
         }
         for i in 0..n {
-            assert!(!self.has_frame(Slot(slot.0 + i)), "INV-11: lifted into a slot that has a frame");
+            assert!(!self.has_frame(FrameId(slot.0 + i)), "INV-11: lifted into a slot that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[(page.0 + i) as usize].take() {
                 self.put((slot.0 + i) as usize, &bytes);
             }
@@ -204,7 +204,7 @@ impl Pager for FakePager {
         true
     }
 
-    fn drain_readonly(&self, slot: Slot, page: PageId) -> Done {
+    fn drain_readonly(&self, slot: FrameId, page: PageId) -> Done {
         let (done, moved) = self.drain(slot, page, 1);
         if moved == 0 && done.stop.is_none() {
             self.space.lock().unwrap()[page.0 as usize] = Some(Box::new([0; 4096]));
@@ -213,13 +213,13 @@ impl Pager for FakePager {
         done
     }
 
-    fn settle_slot(&self, slot: Slot) {
+    fn settle_slot(&self, slot: FrameId) {
         if !self.has_frame(slot) {
             self.put(slot.0 as usize, &[0; 4096]);
         }
     }
 
-    fn gather(&self, to: Slot, from: Slot, n: u32) -> Done {
+    fn gather(&self, to: FrameId, from: FrameId, n: u32) -> Done {
         for i in 0..n as usize {
             let page = self.take(from.0 as usize + i);
             self.put(to.0 as usize + i, &page);
@@ -236,13 +236,13 @@ impl Pager for FakePager {
         all(1)
     }
 
-    fn grow(&self, slot: Slot, n: u32) -> Result<(), Errno> {
+    fn grow(&self, slot: FrameId, n: u32) -> Result<(), Errno> {
         (0..n).for_each(|i| self.put((slot.0 + i) as usize, &[0; 4096]));
         Ok(())
     }
 
-    fn shed(&self, slot: Slot, n: u32) -> Result<(), Errno> {
-        let there = (slot.0..slot.0 + n).filter(|s| self.has_frame(Slot(*s)));
+    fn shed(&self, slot: FrameId, n: u32) -> Result<(), Errno> {
+        let there = (slot.0..slot.0 + n).filter(|s| self.has_frame(FrameId(*s)));
         there.for_each(|s| drop(self.take(s as usize)));
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Pager for FakePager {
     }
 
     #[expect(unsafe_code, reason = "contract of the trait")]
-    unsafe fn frame(&self, slot: Slot) -> &mut PageBytes {
+    unsafe fn frame(&self, slot: FrameId) -> &mut PageBytes {
         assert!(self.has_frame(slot), "touched a slot without a frame: the real engine would hang");
         // SAFETY: present; exclusive by the caller's contract.
         unsafe { &mut *self.arena[slot.0 as usize].get() }
@@ -296,7 +296,7 @@ impl Pager for FakePager {
     #[expect(unsafe_code, reason = "contract of the trait")]
     unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
         for s in offset / 4096..=(offset + len.max(1) - 1) / 4096 {
-            assert!(self.has_frame(Slot(s as u32)), "touched pool bytes without a frame");
+            assert!(self.has_frame(FrameId(s as u32)), "touched pool bytes without a frame");
         }
         // SAFETY: cells are contiguous; exclusive by the caller's contract.
         unsafe {

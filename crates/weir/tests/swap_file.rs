@@ -9,7 +9,7 @@ use std::sync::{Mutex, RwLock};
 use weir::config::Settings;
 use weir::engine::Engine;
 use weir::error::StartError;
-use weir::page::{PageId, SlotId};
+use weir::page::{PageId, SwapSlot};
 use weir::tier::swap::*;
 use weir_os::fileio::{Backend, FileIo};
 use weir_os::pager::Intake;
@@ -41,7 +41,7 @@ fn store(
     writer: &mut Writer,
     cache: &mut SlotCache,
     pages: std::ops::Range<u32>,
-) -> Vec<(PageId, SlotId)> {
+) -> Vec<(PageId, SwapSlot)> {
     for page in pages.map(PageId) {
         writer.push(page, Codec::Lz4, &bytes(page, 0)).unwrap();
     }
@@ -114,7 +114,7 @@ fn readers_see_whole_records_while_others_write_and_free() {
     const PAGES: u32 = 400;
     let tier = tier(Backend::Uring, SwapEncryption::Aead);
     // What each page's word would be: slot and version. Readers hold the lock, as they would hold the page's.
-    let words: Vec<RwLock<Option<(SlotId, u64)>>> = (0..PAGES).map(|_| RwLock::new(None)).collect();
+    let words: Vec<RwLock<Option<(SwapSlot, u64)>>> = (0..PAGES).map(|_| RwLock::new(None)).collect();
     let (done, reads, freed) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(0u64));
     std::thread::scope(|scope| {
         for seed in 1..=3u64 {
@@ -265,7 +265,7 @@ fn what_a_killed_child_held_is_counted_and_comes_back_to_the_last_process() {
     assert_eq!((freed, tier.leaked()), (Some(30), 0));
     let totals = tier.validate().unwrap();
     assert_eq!((totals.records, totals.references, totals.slots_taken), (100, 100, 100));
-    let model: HashMap<SlotId, PageId> = shared.iter().map(|&(page, slot)| (slot, page)).collect();
+    let model: HashMap<SwapSlot, PageId> = shared.iter().map(|&(page, slot)| (slot, page)).collect();
     for (slot, page) in model {
         assert_eq!(tier.read_with(slot, page, &mut scratch, |_, got| got == bytes(page, 0)), Ok(true));
         tier.free(&mut cache, slot);
@@ -348,7 +348,7 @@ fn processes_that_write_and_free_at_once_leave_nothing_behind() {
             fork(|| {
                 enter_child(&tier, 0);
                 let (mut writer, mut cache, mut scratch) = tools();
-                let mut held: Vec<(PageId, SlotId)> = Vec::new();
+                let mut held: Vec<(PageId, SwapSlot)> = Vec::new();
                 for round in 0..60 {
                     let first = n * 100_000 + round * 40;
                     held.extend(store(&tier, &mut writer, &mut cache, first..first + 40));

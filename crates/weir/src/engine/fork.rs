@@ -11,7 +11,7 @@
 use super::say::fatal;
 use super::{Engine, each_block};
 use crate::page::region::{AtFork, Kind, Region};
-use crate::page::{PageId, SlotId};
+use crate::page::{PageId, SwapSlot};
 use crate::reclaim::discard::{Depth, discard};
 use crate::sync::Ordering;
 use weir_os::mem::PAGE_BYTES;
@@ -60,7 +60,7 @@ impl Engine<KernelPager> {
         self.gate.open();
     }
 
-    fn each_slot(&self, mut f: impl FnMut(SlotId)) {
+    fn each_slot(&self, mut f: impl FnMut(SwapSlot)) {
         let ranges: Vec<(u32, u32)> = self
             .regions()
             .map

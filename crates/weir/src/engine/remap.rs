@@ -9,7 +9,7 @@ use crate::page::region::{Kind, Region};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, must};
 use crate::page::table::BlockGuard;
-use crate::page::{PageId, Slot};
+use crate::page::{FrameId, PageId};
 use crate::reclaim::discard::{Depth, discard};
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
@@ -252,7 +252,7 @@ impl<P: Pager> Engine<P> {
             }
             State::Staged => {
                 let Some(window) = both.of(from).window() else { return 1 };
-                let slot: Slot = window.slot(from.index());
+                let slot: FrameId = window.slot(from.index());
                 assert!(
                     self.repeat(|| core.pager.fill(to, slot, 1, Wake::No)),
                     "mremap: a staged page cannot be mapped at {to:?}"
@@ -282,12 +282,12 @@ impl<P: Pager> Engine<P> {
         // A page that `mincore` does not see may have come all the same.
         let settle = |d: Done, mask: u64, done: u32| {
             for i in (0..d.pages).filter(|i| mask >> i & 1 == 0) {
-                core.pager.settle_slot(Slot(slot.0 + done + i));
+                core.pager.settle_slot(FrameId(slot.0 + done + i));
             }
             d
         };
         let drained = self.repeat_run(n, |done| {
-            let (d, mask) = core.pager.drain(Slot(slot.0 + done), PageId(from.0 + done), n - done);
+            let (d, mask) = core.pager.drain(FrameId(slot.0 + done), PageId(from.0 + done), n - done);
             arrived |= run_mask(done, d.pages);
             settle(d, mask, done)
         });
@@ -295,14 +295,14 @@ impl<P: Pager> Engine<P> {
         while let Some((start, len)) = next_run(arrived, at) {
             let filled = self.repeat_run(len, |done| {
                 let i = start + done;
-                core.pager.fill(PageId(to.0 + i), Slot(slot.0 + i), len - done, Wake::No)
+                core.pager.fill(PageId(to.0 + i), FrameId(slot.0 + i), len - done, Wake::No)
             });
             // The new place was just mapped, empty and writable: there is no way to go on without it.
             assert!(
                 filled == len,
                 "mremap: page {} of {len} cannot be mapped at {to:?}+{start}: {:?}",
                 filled,
-                core.pager.fill(PageId(to.0 + start + filled), Slot(slot.0 + start + filled), 1, Wake::No)
+                core.pager.fill(PageId(to.0 + start + filled), FrameId(slot.0 + start + filled), 1, Wake::No)
             );
             at = start + len;
         }

@@ -5,7 +5,7 @@ use crate::config::Policy;
 use crate::error::SwapError;
 use crate::fault::{self, Outcome, Strides};
 use crate::page::state::State;
-use crate::page::{BlockId, PageId, SlotId};
+use crate::page::{BlockId, PageId, SwapSlot};
 use crate::reclaim::compress::Bench;
 use crate::reclaim::discard::{Depth, discard};
 use crate::reclaim::store::{Portion, store_window};
@@ -126,7 +126,7 @@ fn state(core: &Fake, page: u32) -> State {
     core.table.word(PageId(page)).load().state()
 }
 
-fn slot_of(core: &Fake, page: u32) -> Option<SlotId> {
+fn slot_of(core: &Fake, page: u32) -> Option<SwapSlot> {
     core.table.slot_of(PageId(page), core.table.word(PageId(page)).load())
 }
 

@@ -5,7 +5,7 @@ use crate::door::{Done, Pager};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word, must};
 use crate::page::table::BlockGuard;
-use crate::page::{PageId, Slot};
+use crate::page::{FrameId, PageId};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 use crate::stats;
@@ -38,8 +38,10 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: Page
 }
 
 /// Moves frames under the program. Returns how many arrived.
-pub(super) fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, n: u32) -> u32 {
-    ride_out(core, n, |done| core.pager.fill(PageId(page.0 + done), Slot(slot.0 + done), n - done, Wake::Yes))
+pub(super) fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: FrameId, n: u32) -> u32 {
+    ride_out(core, n, |done| {
+        core.pager.fill(PageId(page.0 + done), FrameId(slot.0 + done), n - done, Wake::Yes)
+    })
 }
 
 /// Repeats a filling call, which is told how many pages are done, while the address space is changing

@@ -8,7 +8,7 @@ use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, must};
 use crate::page::table::BlockGuard;
-use crate::page::{PageId, Slot, WindowId};
+use crate::page::{FrameId, PageId, WindowId};
 use crate::shared::Core;
 use crate::shared::copies::Keep;
 use crate::tier::pool::Damaged;
@@ -193,7 +193,7 @@ fn fetch_run<P: Pager>(
         *lost |= 1 << (start + ready);
     }
     core.frames.moved_out(run.slot, n);
-    core.frames.put_back(Slot(run.slot.0 + n), run.n - n);
+    core.frames.put_back(FrameId(run.slot.0 + n), run.n - n);
     for i in 0..n {
         finish(core, held, PageId(page.0 + i), keeps[i as usize]);
     }
@@ -206,14 +206,14 @@ fn fetch_run<P: Pager>(
 pub(super) fn fetch_and_fill<P: Pager>(
     core: &Core<P>,
     page: PageId,
-    (slot, n, zeroed): (Slot, u32, u64),
+    (slot, n, zeroed): (FrameId, u32, u64),
     keeps: &mut [Keep],
 ) -> (u32, u32) {
     let wanted = !keeps.is_empty();
     let (records, slots) = (wanted && core.keeps_copies(n), wanted && core.keeps_slots());
     let mut ready = 0;
     while ready < n {
-        let (page, slot) = (PageId(page.0 + ready), Slot(slot.0 + ready));
+        let (page, slot) = (PageId(page.0 + ready), FrameId(slot.0 + ready));
         if fetch(core, page, slot, zeroed.unbounded_shr(ready) & 1 == 1).is_err() {
             break;
         }
@@ -255,7 +255,7 @@ fn fetch_one<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, index: u32, lost: 
 }
 
 /// The bytes of one page into one frame. `Err` when its record is damaged.
-fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: Slot, zeroed: bool) -> Result<(), Damaged> {
+fn fetch<P: Pager>(core: &Core<P>, page: PageId, slot: FrameId, zeroed: bool) -> Result<(), Damaged> {
     with_frame(&core.pager, slot, |bytes| expand(core, page, bytes, zeroed))
 }
 
@@ -293,7 +293,7 @@ fn expand<P: Pager>(
 fn keep_of<P: Pager>(core: &Core<P>, page: PageId, bytes: &PageBytes, records: bool, slots: bool) -> Keep {
     let word = core.table.word(page).load();
     match word.state() {
-        State::Pooled if slots && word.doubled() => Keep::Slot(codec::hash_page(bytes, core.seed)),
+        State::Pooled if slots && word.doubled() => Keep::FrameId(codec::hash_page(bytes, core.seed)),
         State::Pooled if records && word.hashed() => Keep::Record(core.table.aux(page)),
         State::Pooled if records => Keep::Record(codec::hash_page(bytes, core.seed)),
         _ => Keep::Nothing,

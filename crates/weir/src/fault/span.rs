@@ -17,7 +17,7 @@ use crate::page::region::Access;
 use crate::page::resident::Arrival;
 use crate::page::state::State;
 use crate::page::table::BlockGuard;
-use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::page::{BlockId, FrameId, PageId, WindowId};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
 
@@ -158,7 +158,7 @@ fn free_frames<P: Pager>(
         let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
         let slot = WindowId(window.0 + i).slot(0);
         core.frames.moved_out(slot, here);
-        core.frames.put_back(Slot(slot.0 + here), BLOCK_PAGES - here);
+        core.frames.put_back(FrameId(slot.0 + here), BLOCK_PAGES - here);
     }
     for i in 0..moved {
         let Some(held) = blocks[(i / BLOCK_PAGES) as usize] else { break };

@@ -13,7 +13,7 @@ use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word, must};
 use crate::page::table::BlockGuard;
-use crate::page::{BlockId, PageId, Slot, SlotId};
+use crate::page::{BlockId, FrameId, PageId, SwapSlot};
 use crate::shared::Core;
 use crate::shared::swapping::{Desk, Swapping, expand};
 use crate::sync::Ordering;
@@ -54,17 +54,17 @@ struct Room(Option<Hand>);
 
 /// Frames in hand: as many runs as it took.
 struct Hand {
-    slots: [Slot; BLOCK_PAGES as usize],
+    slots: [FrameId; BLOCK_PAGES as usize],
     n: u32,
 }
 
 impl Hand {
     fn take<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Hand> {
-        let mut hand = Hand { slots: [Slot(0); BLOCK_PAGES as usize], n: 0 };
+        let mut hand = Hand { slots: [FrameId(0); BLOCK_PAGES as usize], n: 0 };
         while hand.n < wanted {
             let Some(run) = core.frames.take_run(wanted - hand.n) else { break };
             for i in 0..run.n {
-                hand.slots[(hand.n + i) as usize] = Slot(run.slot.0 + i);
+                hand.slots[(hand.n + i) as usize] = FrameId(run.slot.0 + i);
             }
             hand.n += run.n;
         }
@@ -93,7 +93,7 @@ impl Hand {
 
 /// Pages being read: in the order of their frames.
 struct Job {
-    pages: [(PageId, SlotId); BLOCK_PAGES as usize],
+    pages: [(PageId, SwapSlot); BLOCK_PAGES as usize],
     /// Their words, with our tag.
     words: [Word; BLOCK_PAGES as usize],
     n: usize,
@@ -193,7 +193,7 @@ pub fn load<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Fetched {
 /// Reads and expands a page. `Ok(false)`: its record is damaged.
 fn read_one<D: BlockIo>(
     s: &Swapping<D>,
-    (page, slot): (PageId, SlotId),
+    (page, slot): (PageId, SwapSlot),
     desk: &mut Desk,
     bytes: &mut PageBytes,
 ) -> Result<bool, SwapError> {
@@ -233,7 +233,7 @@ fn begin<P: Pager>(
     most: u32,
     tag: u8,
 ) -> Result<Job, End> {
-    const NONE: (PageId, SlotId) = (PageId(0), SlotId(0));
+    const NONE: (PageId, SwapSlot) = (PageId(0), SwapSlot(0));
     let mut job = Job {
         pages: [NONE; BLOCK_PAGES as usize],
         words: [Word::ABSENT; BLOCK_PAGES as usize],
@@ -320,7 +320,7 @@ fn many<P: Pager>(
     let mut hashes = [None; BLOCK_PAGES as usize];
     let (mut ready, mut lost) = (0u64, 0u64);
     let pages = job.pages;
-    let each = |page: PageId, _slot: SlotId, read: Result<(Codec, &[u8]), SwapError>| {
+    let each = |page: PageId, _slot: SwapSlot, read: Result<(Codec, &[u8]), SwapError>| {
         let Some(i) = pages.iter().position(|p| p.0 == page) else { return };
         let into = |bytes: &mut PageBytes| {
             let good = read.is_ok_and(|(codec, record)| expand(codec, record, bytes));

@@ -14,7 +14,7 @@ mod shed;
 
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
-use crate::page::{Slot, WindowId};
+use crate::page::{FrameId, WindowId};
 use crate::sync::{Lock, Ordering};
 use bitset::BitSet;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -47,7 +47,7 @@ pub struct Frames {
 #[must_use]
 pub struct Run {
     /// First slot.
-    pub slot: Slot,
+    pub slot: FrameId,
     /// Number of frames.
     pub n: u32,
     /// Bit i: frame i is known to be all zero.
@@ -193,12 +193,12 @@ impl Frames {
     }
 
     /// The first `n` frames of a run have been moved out of their slots.
-    pub fn moved_out(&self, slot: Slot, n: u32) {
+    pub fn moved_out(&self, slot: FrameId, n: u32) {
         let _guard = self.lock.lock();
         self.unhold(slot, n);
     }
 
-    fn unhold(&self, slot: Slot, n: u32) {
+    fn unhold(&self, slot: FrameId, n: u32) {
         let w = slot.window().0;
         let mask = run_mask(slot.index(), n);
         debug_assert_eq!(self.get(w, HELD) & mask, mask);
@@ -207,7 +207,7 @@ impl Frames {
     }
 
     /// Frames in hand become free again where they lie.
-    pub fn put_back(&self, slot: Slot, n: u32) {
+    pub fn put_back(&self, slot: FrameId, n: u32) {
         if n == 0 {
             return;
         }
@@ -253,7 +253,7 @@ impl Frames {
 
     /// A slot without a frame of a taken window is no longer ours: it counts as in somebody's hand for
     /// good, so that nothing is lifted into the window again.
-    pub fn lose(&self, slot: Slot) {
+    pub fn lose(&self, slot: FrameId) {
         let _guard = self.lock.lock();
         let w = slot.window().0;
         debug_assert_eq!(self.get(w, FREE) & run_mask(slot.index(), 1), 0);
@@ -346,7 +346,7 @@ impl Frames {
             let Some(run) = self.take_run(BLOCK_PAGES - got) else { break };
             let d = pager.gather(target.slot(got), run.slot, run.n);
             self.moved_out(run.slot, d.pages);
-            self.put_back(Slot(run.slot.0 + d.pages), run.n - d.pages);
+            self.put_back(FrameId(run.slot.0 + d.pages), run.n - d.pages);
             got += d.pages;
             if d.pages == 0 && d.stop != Some(Errno::EAGAIN) {
                 break;
@@ -439,9 +439,9 @@ mod tests {
         assert_eq!(f.grow(&p), Ok(36));
         assert_eq!(f.grow(&p), Ok(0));
         let a = f.take_run(64).unwrap();
-        assert_eq!((a.slot, a.n, a.zeroed), (Slot(0), 64, u64::MAX));
+        assert_eq!((a.slot, a.n, a.zeroed), (FrameId(0), 64, u64::MAX));
         let b = f.take_run(64).unwrap();
-        assert_eq!((b.slot, b.n), (Slot(64), 36));
+        assert_eq!((b.slot, b.n), (FrameId(64), 36));
         assert!(f.take_run(1).is_none());
         f.validate().unwrap();
     }
@@ -481,7 +481,7 @@ mod tests {
             let run = f.take_run(64).unwrap();
             assert_eq!(run.slot.window(), WindowId(w));
             for i in 0..64 {
-                let slot = Slot(run.slot.0 + i);
+                let slot = FrameId(run.slot.0 + i);
                 if i % 4 == 3 {
                     p.shed(slot, 1).unwrap();
                     f.moved_out(slot, 1);

@@ -3,14 +3,14 @@
 //! copied them.
 
 use super::{BYTES, RECORD};
-use crate::page::SlotId;
+use crate::page::SwapSlot;
 use crate::page::state::{PageWord, State, Word};
 use crate::sync::{AtomicU32, AtomicU64, BlockLock, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-const SLOT: SlotId = SlotId(5);
+const SLOT: SwapSlot = SwapSlot(5);
 const WRITER: u8 = 25;
 const NEW: u64 = 43;
 
@@ -135,8 +135,8 @@ impl Page {
         });
     }
 
-    fn slot(&self) -> SlotId {
-        let slot = SlotId(self.aux.load(Ordering::Relaxed) as u32);
+    fn slot(&self) -> SwapSlot {
+        let slot = SwapSlot(self.aux.load(Ordering::Relaxed) as u32);
         assert_eq!(slot, SLOT, "a doubled page has its slot in the second word");
         slot
     }

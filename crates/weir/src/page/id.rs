@@ -2,7 +2,7 @@
 //! there. Each prints with a prefix of its own: see [`weir_os::ids`], and pool handle `Hx1a`, cluster of the
 //! swap file `Cx1`.
 
-pub use weir_os::ids::{BLOCK_PAGES, BlockId, FrameId as Slot, PageId, SwapSlot as SlotId, WindowId};
+pub use weir_os::ids::{BLOCK_PAGES, BlockId, FrameId, PageId, SwapSlot, WindowId};
 
 weir_os::ids! {
     /// Place of a record in the compressed pool: byte offset in the arena divided by 16, 40 bits.

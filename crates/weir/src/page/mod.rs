@@ -15,4 +15,4 @@ pub mod state;
 #[cfg(not(loom))]
 pub mod table;
 
-pub use id::{BlockId, ClusterId, Handle, PageId, Slot, SlotId, WindowId};
+pub use id::{BlockId, ClusterId, FrameId, Handle, PageId, SwapSlot, WindowId};

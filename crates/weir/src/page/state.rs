@@ -33,7 +33,7 @@
 //! a slot of the swap file, or the pooled page is doubled, 7 the kept slot is of a page that was doubled,
 //! 8..16 tag, 16 hashed, 24..64 handle or slot.
 
-use super::id::{Handle, SlotId};
+use super::id::{Handle, SwapSlot};
 use crate::sync::{AtomicU64, Ordering};
 // What the models do not look at.
 use core::sync::atomic::AtomicU64 as Plain;
@@ -106,15 +106,16 @@ impl Word {
     /// frame.
     #[cfg(not(loom))]
     #[inline]
-    pub(super) fn slot(self) -> Option<SlotId> {
+    pub(super) fn slot(self) -> Option<SwapSlot> {
         let swapped = self.0 & STATE == State::Swapped as u64;
-        (swapped || self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SlotId((self.0 >> HANDLE_SHIFT) as u32))
+        (swapped || self.0 & (KEPT | SLOT) == KEPT | SLOT)
+            .then_some(SwapSlot((self.0 >> HANDLE_SHIFT) as u32))
     }
 
     /// The slot kept of a page in a frame.
     #[inline]
-    pub fn kept_slot(self) -> Option<SlotId> {
-        (self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SlotId((self.0 >> HANDLE_SHIFT) as u32))
+    pub fn kept_slot(self) -> Option<SwapSlot> {
+        (self.0 & (KEPT | SLOT) == KEPT | SLOT).then_some(SwapSlot((self.0 >> HANDLE_SHIFT) as u32))
     }
 
     /// Pooled, and in the swap file as well: the slot is in the page's second word.
@@ -228,7 +229,7 @@ impl PageWord<'_> {
 
     /// A doubled page to Resident, after the frame was mapped: its slot stays as a kept copy, its record is
     /// the caller's to free, and its second word the caller's to change.
-    pub fn try_install_doubled(self, from: Word, slot: SlotId) -> Transition {
+    pub fn try_install_doubled(self, from: Word, slot: SwapSlot) -> Transition {
         if !from.doubled() {
             return Err(self.load());
         }
@@ -292,7 +293,7 @@ impl PageWord<'_> {
     }
 
     /// A doubled page gives up its record, which is the caller's to free, and is Swapped: nothing is written.
-    pub fn try_evict(self, from: Word, slot: SlotId) -> Transition {
+    pub fn try_evict(self, from: Word, slot: SwapSlot) -> Transition {
         if !from.doubled() {
             return Err(self.load());
         }
@@ -349,7 +350,7 @@ impl PageWord<'_> {
     }
 
     /// Pooled or Staged to Swapped, after `tag` has written it; the caller gives up its record or frame.
-    pub fn try_swap_out(self, from: Word, slot: SlotId, tag: u8) -> Transition {
+    pub fn try_swap_out(self, from: Word, slot: SwapSlot, tag: u8) -> Transition {
         if from.tag() != tag || tag == 0 {
             return Err(self.load());
         }
@@ -358,7 +359,7 @@ impl PageWord<'_> {
     }
 
     /// `tag` has moved the record within the swap file.
-    pub fn try_reslot(self, from: Word, slot: SlotId, tag: u8) -> Transition {
+    pub fn try_reslot(self, from: Word, slot: SwapSlot, tag: u8) -> Transition {
         if from.tag() != tag || tag == 0 {
             return Err(self.load());
         }
@@ -437,16 +438,16 @@ mod tests {
         assert!(!w.try_undouble(w.load()).unwrap().hashed());
         // It is written back instead: the bytes are the same, read there and moved there too.
         let p = w.try_store(staged(true), Handle(10)).unwrap();
-        let out = w.try_swap_out(w.try_begin_write(p, 3).unwrap(), SlotId(7), 3).unwrap();
-        assert!(out.hashed() && out.slot() == Some(SlotId(7)));
-        let moved = w.try_reslot(w.try_begin_read(out, 4).unwrap(), SlotId(8), 4).unwrap();
+        let out = w.try_swap_out(w.try_begin_write(p, 3).unwrap(), SwapSlot(7), 3).unwrap();
+        assert!(out.hashed() && out.slot() == Some(SwapSlot(7)));
+        let moved = w.try_reslot(w.try_begin_read(out, 4).unwrap(), SwapSlot(8), 4).unwrap();
         assert!(moved.hashed() && w.try_end_io(w.try_begin_read(moved, 4).unwrap()).unwrap().hashed());
         // The slot that was kept is still true: so is the hash. Another record than the kept one: it is not.
         let kept = staged(true);
         assert!(w.try_store_slot(kept).unwrap().hashed());
         let unkept = w.try_drop_kept(staged(true)).unwrap();
         let t = w.try_begin_write(unkept, 3).unwrap();
-        assert!(!w.try_swap_out(t, SlotId(7), 3).unwrap().hashed());
+        assert!(!w.try_swap_out(t, SwapSlot(7), 3).unwrap().hashed());
         assert_eq!(w.try_discard(w.load()).unwrap(), Word::ABSENT);
     }
 
@@ -486,13 +487,13 @@ mod tests {
         let t = w.try_begin_write(p, 3).unwrap();
         assert_eq!((t.state(), t.tag(), t.handle(), t.slot()), (State::Pooled, 3, Some(Handle(9)), None));
         assert_eq!(w.try_begin_write(t, 4), Err(t), "somebody is at it");
-        assert_eq!(w.try_swap_out(t, SlotId(7), 4), Err(t), "not his write");
+        assert_eq!(w.try_swap_out(t, SwapSlot(7), 4), Err(t), "not his write");
         let moved = w.try_rehandle(t, Handle(10)).unwrap();
         assert_eq!((moved.tag(), moved.handle()), (3, Some(Handle(10))));
-        let s = w.try_swap_out(moved, SlotId(u32::MAX), 3).unwrap();
+        let s = w.try_swap_out(moved, SwapSlot(u32::MAX), 3).unwrap();
         assert_eq!(
             (s.state(), s.tag(), s.handle(), s.slot()),
-            (State::Swapped, 0, None, Some(SlotId(u32::MAX)))
+            (State::Swapped, 0, None, Some(SwapSlot(u32::MAX)))
         );
         let reading = w.try_begin_read(s, 255).unwrap();
         assert_eq!((reading.tag(), reading.slot()), (255, s.slot()));
@@ -502,10 +503,10 @@ mod tests {
         let out = w.try_store_slot(w.try_stage(k).unwrap()).unwrap();
         assert_eq!((out.state(), out.slot(), out.kept_slot()), (State::Swapped, s.slot(), None));
         let reading = w.try_begin_read(out, 1).unwrap();
-        let elsewhere = w.try_reslot(reading, SlotId(5), 1).unwrap();
+        let elsewhere = w.try_reslot(reading, SwapSlot(5), 1).unwrap();
         assert_eq!(
             (elsewhere.state(), elsewhere.tag(), elsewhere.slot()),
-            (State::Swapped, 0, Some(SlotId(5)))
+            (State::Swapped, 0, Some(SwapSlot(5)))
         );
         assert_eq!(w.try_install(elsewhere, false).unwrap().slot(), None);
     }
@@ -516,8 +517,8 @@ mod tests {
         let w = PageWord(&cell);
         let staged = w.try_stage(w.try_install(w.load(), false).unwrap()).unwrap();
         let t = w.try_begin_write(w.try_mark_stuck(staged).unwrap(), 3).unwrap();
-        let out = w.try_swap_out(t, SlotId(7), 3).unwrap();
-        assert_eq!((out.state(), out.stuck(), out.slot()), (State::Swapped, true, Some(SlotId(7))));
+        let out = w.try_swap_out(t, SwapSlot(7), 3).unwrap();
+        assert_eq!((out.state(), out.stuck(), out.slot()), (State::Swapped, true, Some(SwapSlot(7))));
         let again = w.try_stage(w.try_install(out, true).unwrap()).unwrap();
         assert!(again.stuck() && again.kept_slot().is_some());
         let out = w.try_store_slot(again).unwrap();
@@ -541,7 +542,7 @@ mod tests {
         let t = w.try_begin_write(w.load(), 3).unwrap();
         assert_eq!(w.try_pin(t, true).unwrap().tag(), 0);
         let t = w.try_begin_write(w.load(), 3).unwrap();
-        let s = w.try_swap_out(t, SlotId(1), 3).unwrap();
+        let s = w.try_swap_out(t, SwapSlot(1), 3).unwrap();
         let t = w.try_begin_read(s, 8).unwrap();
         assert_eq!(PageWord(&other).try_adopt(t).unwrap(), s, "the read is not the new place's");
         assert_eq!(w.try_end_io(t).unwrap(), s);
@@ -563,7 +564,7 @@ mod tests {
         let p = pooled();
         assert!(!p.doubled() && w.try_double(p, 3).is_err(), "nobody has written it");
         assert!(
-            [w.try_undouble(p), w.try_evict(p, SlotId(4)), w.try_install_doubled(p, SlotId(4))]
+            [w.try_undouble(p), w.try_evict(p, SwapSlot(4)), w.try_install_doubled(p, SwapSlot(4))]
                 .iter()
                 .all(|t| t.is_err())
         );
@@ -576,20 +577,20 @@ mod tests {
         let d = w.try_rehandle(d, Handle(11)).unwrap();
         assert_eq!((d.doubled(), d.handle()), (true, Some(Handle(11))));
         // It comes in: the slot stays, and goes out with it to the pool or to the file.
-        let r = w.try_install_doubled(d, SlotId(4)).unwrap();
+        let r = w.try_install_doubled(d, SwapSlot(4)).unwrap();
         assert_eq!(
             (r.state(), r.kept_slot(), r.warm(), r.handle()),
-            (State::Resident, Some(SlotId(4)), true, None)
+            (State::Resident, Some(SwapSlot(4)), true, None)
         );
         let r = w.try_take_back(w.try_stage(r).unwrap()).unwrap();
         let s = w.try_stage(r).unwrap();
-        assert_eq!((s.kept_slot(), s.warm()), (Some(SlotId(4)), true));
+        assert_eq!((s.kept_slot(), s.warm()), (Some(SwapSlot(4)), true));
         let again = w.try_store_doubled(s, Handle(12)).unwrap();
         assert_eq!((again.doubled(), again.warm(), again.handle()), (true, false, Some(Handle(12))));
-        let out = w.try_evict(again, SlotId(4)).unwrap();
+        let out = w.try_evict(again, SwapSlot(4)).unwrap();
         assert_eq!(
             (out.state(), out.slot(), out.doubled(), out.handle()),
-            (State::Swapped, Some(SlotId(4)), false, None)
+            (State::Swapped, Some(SwapSlot(4)), false, None)
         );
         // One read back from the file is not warm.
         assert!(!w.try_install(out, true).unwrap().warm());

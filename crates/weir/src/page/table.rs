@@ -1,7 +1,7 @@
 //! The page table: 16 bytes a page (word, and hash or value) and one 64-byte row a block, in flat
 //! lazily touched mappings.
 
-use super::id::{BLOCK_PAGES, BlockId, PageId, SlotId, WindowId};
+use super::id::{BLOCK_PAGES, BlockId, PageId, SwapSlot, WindowId};
 use super::region::Access;
 use super::state::{PageWord, State, Word};
 use crate::sync::{BlockLock, LockGuard, Ordering};
@@ -80,8 +80,8 @@ impl PageTable {
     /// The slot of the swap file that a page with this word has, as its only copy, kept, or beside its pool
     /// record. Under the block lock.
     #[inline]
-    pub fn slot_of(&self, page: PageId, word: Word) -> Option<SlotId> {
-        if word.doubled() { Some(SlotId(self.aux(page) as u32)) } else { word.slot() }
+    pub fn slot_of(&self, page: PageId, word: Word) -> Option<SwapSlot> {
+        if word.doubled() { Some(SwapSlot(self.aux(page) as u32)) } else { word.slot() }
     }
 
     /// The row of a block.

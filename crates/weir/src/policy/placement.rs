@@ -23,7 +23,7 @@ pub enum Kept {
     /// A record in the pool.
     Record,
     /// A slot in the swap file.
-    Slot,
+    SwapSlot,
     /// A slot of a page that was in the pool as well.
     WarmSlot,
 }
@@ -53,8 +53,8 @@ pub fn unchanged(
         Kept::Nothing => None,
         Kept::Record => Some(Placement::Drop),
         Kept::WarmSlot => Some(Placement::Pool),
-        Kept::Slot if spare() && (!stuck || tried()) => Some(Placement::Pool),
-        Kept::Slot => Some(Placement::Drop),
+        Kept::SwapSlot if spare() && (!stuck || tried()) => Some(Placement::Pool),
+        Kept::SwapSlot => Some(Placement::Drop),
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
             (true, true, true, Placement::Pool),
             (true, true, false, Placement::Drop),
         ] {
-            assert_eq!(of(Kept::Slot, stuck, spare, tried), Some(to), "{stuck} {spare} {tried}");
+            assert_eq!(of(Kept::SwapSlot, stuck, spare, tried), Some(to), "{stuck} {spare} {tried}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::State;
 use crate::page::table::BlockGuard;
-use crate::page::{BlockId, PageId, Slot, WindowId};
+use crate::page::{BlockId, FrameId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
 use weir_os::sys::Errno;
@@ -80,7 +80,7 @@ pub fn lift<P: Pager>(core: &Core<P>, held: BlockGuard<'_>) -> Option<Unmapped> 
 }
 
 /// The call, and how long it took.
-fn timed<P: Pager>(core: &Core<P>, slot: Slot, first: PageId, pages: u32) -> Result<(), Errno> {
+fn timed<P: Pager>(core: &Core<P>, slot: FrameId, first: PageId, pages: u32) -> Result<(), Errno> {
     let start = thread::now_ns();
     let lifted = core.pager.lift(slot, first, pages);
     stats::add(&core.stats.lift_ns, thread::now_ns() - start);
@@ -114,7 +114,7 @@ fn lift_rest<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, 
 }
 
 /// After EEXIST something of others may lie at the destination soon: its window is never empty again.
-fn lose_if_gone<P: Pager>(core: &Core<P>, e: Errno, slot: Slot) {
+fn lose_if_gone<P: Pager>(core: &Core<P>, e: Errno, slot: FrameId) {
     if e == Errno::EEXIST {
         core.frames.lose(slot);
     }

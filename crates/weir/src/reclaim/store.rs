@@ -14,7 +14,7 @@ use crate::limits::{POOL_PLACES, POOL_SPARE_PART, STUCK_PROBE, STUCK_SAMPLE};
 use crate::page::id::next_run;
 use crate::page::state::{State, Word, must};
 use crate::page::table::BlockGuard;
-use crate::page::{BlockId, Handle, PageId, Slot, WindowId};
+use crate::page::{BlockId, FrameId, Handle, PageId, WindowId};
 use crate::policy::admission::one_in;
 use crate::policy::placement::{self, Kept, Placement};
 use crate::shared::{Core, count};
@@ -136,7 +136,7 @@ fn store_page<P: Pager>(
     guard: &BlockGuard<'_>,
     held: &mut Held,
     page: PageId,
-    slot: Slot,
+    slot: FrameId,
 ) -> Fate {
     let found = core.table.word(page).load();
     let kept = kept_of(core, page, found, slot);
@@ -178,11 +178,11 @@ fn store_page<P: Pager>(
 }
 
 /// What the copy is worth that was kept of a staged page: nothing, if the page has changed since.
-fn kept_of<P: Pager>(core: &Core<P>, page: PageId, found: Word, slot: Slot) -> Kept {
+fn kept_of<P: Pager>(core: &Core<P>, page: PageId, found: Word, slot: FrameId) -> Kept {
     let kept = match (found.kept(), found.kept_slot()) {
         (Some(_), _) => Kept::Record,
         (_, Some(_)) if found.warm() => Kept::WarmSlot,
-        (_, Some(_)) => Kept::Slot,
+        (_, Some(_)) => Kept::SwapSlot,
         (None, None) => return Kept::Nothing,
     };
     let hash = with_frame(&core.pager, slot, |bytes| codec::hash_page(bytes, core.seed));
@@ -234,7 +234,7 @@ fn store_warm<P: Pager>(
     buffer: usize,
     page: PageId,
     found: Word,
-    slot: Slot,
+    slot: FrameId,
 ) -> Fate {
     let form = with_frame(&core.pager, slot, |bytes| compress(bench, buffer, core.codec, bytes));
     if let Form::Record(codec, bytes) = form

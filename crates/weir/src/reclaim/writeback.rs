@@ -19,7 +19,7 @@ use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::{State, Word, must};
 use crate::page::table::BlockGuard;
-use crate::page::{BlockId, PageId, SlotId};
+use crate::page::{BlockId, PageId, SwapSlot};
 use crate::shared::swapping::{BATCH_BYTES, BATCH_PAGES, Press, Swapping};
 use crate::shared::{Core, count};
 use crate::stats;
@@ -389,7 +389,7 @@ fn write<P: Pager>(
 /// Pages that still carry the tag are Swapped, or doubled, from now on; slots of the others are freed. Frames
 /// freed.
 fn commit<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, press: &mut Press, kind: Kind) -> u32 {
-    let (mut list, mut n) = ([(PageId(0), SlotId(0)); PAGES], 0);
+    let (mut list, mut n) = ([(PageId(0), SwapSlot(0)); PAGES], 0);
     for entry in press.writer.written() {
         list[n] = entry;
         n += 1;
@@ -475,7 +475,7 @@ pub fn give_up_kept<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>) -> u32 {
         return 0;
     }
     for _ in 0..slots.min(SLOTS_SWEPT * 16) {
-        let slot = SlotId(s.hand.fetch_add(1, Ordering::Relaxed) % slots);
+        let slot = SwapSlot(s.hand.fetch_add(1, Ordering::Relaxed) % slots);
         let Some(page) = s.tier.page_of(slot).filter(|page| page.0 < core.table.pages()) else { continue };
         let Some(held) = core.table.block(page.block()).try_lock() else { continue };
         let found = core.table.word(page).load();

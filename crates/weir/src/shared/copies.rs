@@ -6,7 +6,7 @@ use crate::door::Pager;
 use crate::page::cold::List;
 use crate::page::state::{State, Word};
 use crate::page::table::BlockGuard;
-use crate::page::{BlockId, Handle, PageId, SlotId};
+use crate::page::{BlockId, Handle, PageId, SwapSlot};
 use crate::stats;
 use weir_os::mem::PAGE_BYTES;
 
@@ -18,7 +18,7 @@ pub enum Keep {
     /// Its record.
     Record(u64),
     /// Its slot: of a doubled page.
-    Slot(u64),
+    FrameId(u64),
 }
 
 impl<P: Pager> Core<P> {
@@ -54,7 +54,7 @@ impl<P: Pager> Core<P> {
         }
     }
 
-    fn free_slot(&self, was: Word, slot: SlotId) {
+    fn free_slot(&self, was: Word, slot: SwapSlot) {
         let Some(s) = &self.swapping else { return };
         s.free(slot);
         if was.kept_slot().is_some() {
@@ -90,7 +90,7 @@ impl<P: Pager> Core<P> {
 
     /// A pooled page that `tag` has written through has this slot from now on. False: it is not the page that
     /// was written, and the slot is the caller's to free.
-    pub fn double(&self, held: &BlockGuard<'_>, page: PageId, found: Word, slot: SlotId, tag: u8) -> bool {
+    pub fn double(&self, held: &BlockGuard<'_>, page: PageId, found: Word, slot: SwapSlot, tag: u8) -> bool {
         let Some(s) = &self.swapping else { return false };
         let done = self.table.word(page).try_double(found, tag).is_ok();
         if done {
@@ -135,7 +135,7 @@ impl<P: Pager> Core<P> {
         self.stats.pool_in().add(1);
         let word = self.table.word(page);
         match (keep, self.table.slot_of(page, found), &self.swapping) {
-            (Keep::Slot(hash), Some(slot), Some(s)) => {
+            (Keep::FrameId(hash), Some(slot), Some(s)) => {
                 if word.try_install_doubled(found, slot).is_ok() {
                     self.table.set_aux(held, page, hash);
                     found.handle().into_iter().for_each(|h| self.free_record(h));

@@ -8,7 +8,7 @@
 use crate::config::Policy;
 use crate::door::BlockIo;
 use crate::meter::Reading;
-use crate::page::SlotId;
+use crate::page::SwapSlot;
 use crate::page::cold::ColdQueue;
 use crate::policy::pool_size::PoolSize;
 use crate::policy::write_through::WriteThrough;
@@ -209,7 +209,7 @@ impl<D: BlockIo> Swapping<D> {
     }
 
     /// Drops the reference to a record that no word names any more.
-    pub fn free(&self, slot: SlotId) {
+    pub fn free(&self, slot: SwapSlot) {
         // Panics end the process, so a poisoned lock is never seen.
         let cache = &self.caches[(thread::id() >> 12) % CACHES];
         self.tier.free(&mut cache.lock().unwrap_or_else(PoisonError::into_inner), slot);

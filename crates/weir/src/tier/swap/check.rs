@@ -5,7 +5,7 @@ use super::record::units;
 use super::shared::{Shared, Word};
 use super::tier::Swap;
 use crate::door::BlockIo;
-use crate::page::{ClusterId, SlotId};
+use crate::page::{ClusterId, SwapSlot};
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
 use weir_os::mem::Table;
@@ -34,7 +34,7 @@ impl<D: BlockIo> Swap<D> {
     /// Frees what processes that are gone still held. Only the last process can know: `None` while others
     /// take part. `mine` names every slot that this process holds, once per reference (one each); no thread
     /// is in the tier meanwhile, and all caches are emptied before. Records freed.
-    pub fn reclaim_leaked(&self, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
+    pub fn reclaim_leaked(&self, mine: impl FnOnce(&mut dyn FnMut(SwapSlot))) -> Option<u64> {
         if !self.shared.alone(self.row()) {
             return None;
         }
@@ -53,7 +53,7 @@ fn tally(shared: &Shared) -> Result<(Totals, Tally), &'static str> {
     let mut t = Totals::default();
     let tally = Tally::new(shared.cluster_count() as usize, c"weir-check");
     let tally = tally.map_err(|_| "no memory to check with")?;
-    for slot in (0..shared.slot_count()).map(SlotId) {
+    for slot in (0..shared.slot_count()).map(SwapSlot) {
         let taken = shared.bitmap.row(slot.0 as usize / 64).load(Ordering::Relaxed) >> (slot.0 % 64) & 1;
         t.slots_taken += taken;
         let Some(at) = shared.locate(slot) else { continue };
@@ -122,7 +122,7 @@ fn recount<D: BlockIo>(swap: &Swap<D>) -> Result<(), &'static str> {
 }
 
 /// Frees every record that `mine` does not name, and every slot that names none.
-fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnMut(SlotId))) -> Option<u64> {
+fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnMut(SwapSlot))) -> Option<u64> {
     let shared = &swap.shared;
     let named = Table::<AtomicU64>::new(shared.bitmap.len(), c"weir-check").ok()?;
     let mut held = 0u64;
@@ -131,7 +131,7 @@ fn reclaim<D: BlockIo>(swap: &Swap<D>, mine: impl FnOnce(&mut dyn FnMut(SlotId))
         held += 1;
     });
     let mut freed = 0;
-    for slot in (0..shared.slot_count()).map(SlotId) {
+    for slot in (0..shared.slot_count()).map(SwapSlot) {
         let (at, bit) = (slot.0 as usize / 64, 1 << (slot.0 % 64));
         if shared.bitmap.row(at).load(Ordering::Relaxed) & bit == 0 {
             continue;

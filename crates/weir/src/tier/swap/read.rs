@@ -6,7 +6,7 @@ use super::shared::Located;
 use super::tier::Swap;
 use crate::door::{BlockIo, Read};
 use crate::error::SwapError;
-use crate::page::{ClusterId, PageId, SlotId};
+use crate::page::{ClusterId, PageId, SwapSlot};
 use crate::stats::add;
 use weir_os::mem::Buffer;
 use weir_os::sys::Errno;
@@ -41,13 +41,13 @@ struct Run {
     len: usize,
 }
 
-type Wanted = (PageId, SlotId, Option<Located>);
+type Wanted = (PageId, SwapSlot, Option<Located>);
 
 /// A record that was read although nobody held it: its slot may have been freed and used again since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Where it was named.
-    pub slot: SlotId,
+    pub slot: SwapSlot,
     generation: u64,
 }
 
@@ -56,7 +56,7 @@ impl<D: BlockIo> Swap<D> {
     /// ([`super::record::RECORD_BYTES_MAX`] always suffices).
     pub fn read(
         &self,
-        slot: SlotId,
+        slot: SwapSlot,
         page: PageId,
         scratch: &mut Scratch,
         out: &mut [u8],
@@ -70,7 +70,7 @@ impl<D: BlockIo> Swap<D> {
     /// Reads a page's record and lends its bytes where they are.
     pub fn read_with<R>(
         &self,
-        slot: SlotId,
+        slot: SwapSlot,
         page: PageId,
         scratch: &mut Scratch,
         f: impl FnOnce(Codec, &[u8]) -> R,
@@ -88,12 +88,12 @@ impl<D: BlockIo> Swap<D> {
     /// called once per page, in the order in which they lie in the file.
     pub fn read_neighbours(
         &self,
-        slots: &[(PageId, SlotId)],
+        slots: &[(PageId, SwapSlot)],
         scratch: &mut Scratch,
-        mut each: impl FnMut(PageId, SlotId, Result<(Codec, &[u8]), SwapError>),
+        mut each: impl FnMut(PageId, SwapSlot, Result<(Codec, &[u8]), SwapError>),
     ) {
         for some in slots.chunks(TOGETHER) {
-            let mut wanted: [Wanted; TOGETHER] = [(PageId(0), SlotId(0), None); TOGETHER];
+            let mut wanted: [Wanted; TOGETHER] = [(PageId(0), SwapSlot(0), None); TOGETHER];
             let wanted = &mut wanted[..some.len()];
             for (w, &(page, slot)) in wanted.iter_mut().zip(some) {
                 *w = (page, slot, self.shared.locate(slot));
@@ -143,7 +143,7 @@ impl<D: BlockIo> Swap<D> {
         wanted: &[Wanted],
         runs: &[Run],
         scratch: &mut Scratch,
-        each: &mut impl FnMut(PageId, SlotId, Result<(Codec, &[u8]), SwapError>),
+        each: &mut impl FnMut(PageId, SwapSlot, Result<(Codec, &[u8]), SwapError>),
     ) {
         let mut outcomes = [Ok(()); REQUESTS];
         {
@@ -219,7 +219,7 @@ impl<D: BlockIo> Swap<D> {
 
     /// The live record that begins at `offset`, if one does: what is read there gives a name, the slot table
     /// says whether it is true.
-    fn live_at(&self, offset: u64, bytes: &[u8]) -> Option<(SlotId, Located)> {
+    fn live_at(&self, offset: u64, bytes: &[u8]) -> Option<(SwapSlot, Located)> {
         let header = Header::parse(bytes)?;
         let at = self.shared.locate(header.slot)?;
         (at.offset == offset && at.generation == header.generation).then_some((header.slot, at))
@@ -228,7 +228,7 @@ impl<D: BlockIo> Swap<D> {
     /// Checks and decrypts a record in place.
     fn open<'a>(
         &self,
-        slot: SlotId,
+        slot: SwapSlot,
         page: PageId,
         at: &Located,
         place: &'a mut [u8],

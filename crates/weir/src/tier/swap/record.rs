@@ -10,7 +10,7 @@
 //! `docs/swap-file.md`.
 
 use super::layout::Codec;
-use crate::page::{PageId, SlotId};
+use crate::page::{PageId, SwapSlot};
 use weir_os::cipher::{Cipher, TAG_BYTES, checksum};
 use weir_os::mem::PAGE_BYTES;
 
@@ -38,7 +38,7 @@ pub(super) const fn units(len: usize) -> u64 {
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub slot: SlotId,
+    pub slot: SwapSlot,
     pub page: PageId,
     pub generation: u64,
     pub codec: Codec,
@@ -67,7 +67,7 @@ impl Header {
         let codec = Codec::from_tag(u64::from(shape >> LENGTH_BITS))?;
         let generation = u64::from(u32_at(12)) | u64::from(u32_at(16)) << 32;
         let sound = u16_at(0) == MAGIC && (1..=RECORD_BYTES_MAX).contains(&len);
-        sound.then_some(Header { slot: SlotId(u32_at(4)), page: PageId(u32_at(8)), generation, codec, len })
+        sound.then_some(Header { slot: SwapSlot(u32_at(4)), page: PageId(u32_at(8)), generation, codec, len })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::layout::{CLUSTER_BYTES, Codec};
 use super::record::{UNIT_BYTES, units};
-use crate::page::{ClusterId, PageId, SlotId};
+use crate::page::{ClusterId, PageId, SwapSlot};
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
 use weir_os::mem::Table;
@@ -124,7 +124,7 @@ impl Shared {
     }
 
     /// Makes a reserved slot name a record, with one reference. The bytes are on disk.
-    pub fn publish(&self, slot: SlotId, at: &Located) {
+    pub fn publish(&self, slot: SwapSlot, at: &Located) {
         let row = self.slots.row(slot.0 as usize);
         debug_assert_eq!(row[LIFE].load(Ordering::Relaxed) & REFS, 0);
         let place = (at.offset / UNIT_BYTES as u64)
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     /// Where a live record is; `None` for a slot that names none.
-    pub fn locate(&self, slot: SlotId) -> Option<Located> {
+    pub fn locate(&self, slot: SwapSlot) -> Option<Located> {
         if slot.0 >= self.slot_count() {
             return None;
         }
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     /// Changes the references of a live record by +1 or -1; those left.
-    pub fn count(&self, slot: SlotId, more: bool) -> u64 {
+    pub fn count(&self, slot: SwapSlot, more: bool) -> u64 {
         let life = &self.slots.row(slot.0 as usize)[LIFE];
         let step = |w: u64| {
             let refs = w & REFS;
@@ -174,18 +174,18 @@ impl Shared {
     }
 
     /// References to a slot.
-    pub fn refs(&self, slot: SlotId) -> u64 {
+    pub fn refs(&self, slot: SwapSlot) -> u64 {
         self.slots.row(slot.0 as usize)[LIFE].load(Ordering::Acquire) & REFS
     }
 
     /// All references but one go.
-    pub fn keep_one(&self, slot: SlotId) {
+    pub fn keep_one(&self, slot: SwapSlot) {
         let life = &self.slots.row(slot.0 as usize)[LIFE];
         let _ = life.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |w| Some(w & !REFS | 1));
     }
 
     /// The record is for another page from now on.
-    pub fn rename(&self, slot: SlotId, to: PageId) {
+    pub fn rename(&self, slot: SwapSlot, to: PageId) {
         let life = &self.slots.row(slot.0 as usize)[LIFE];
         let step = |w: u64| Some(w & REFS | RENAMED | u64::from(to.0) << 32);
         let _ = life.fetch_update(Ordering::AcqRel, Ordering::Relaxed, step);

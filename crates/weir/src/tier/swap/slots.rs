@@ -1,8 +1,8 @@
-//! Slot numbers: a bitmap shared by all processes, and caches owned by whoever reserves and frees.
+//! FrameId numbers: a bitmap shared by all processes, and caches owned by whoever reserves and frees.
 
 use super::counters::Counters;
 use super::shared::{Shared, Word};
-use crate::page::SlotId;
+use crate::page::SwapSlot;
 use crate::stats::add;
 use crate::sync::Ordering;
 
@@ -13,7 +13,7 @@ pub const CACHE_MAX: usize = 128;
 /// forked child's copy empties itself at its first use, the slots are its parent's.
 #[derive(Debug)]
 pub struct SlotCache {
-    slots: [SlotId; CACHE_MAX],
+    slots: [SwapSlot; CACHE_MAX],
     held: usize,
     batch: usize,
     epoch: u32,
@@ -23,7 +23,7 @@ impl SlotCache {
     /// An empty cache that fills and empties itself by `batch` slots at a time, 64 at most: a word
     /// of the bitmap.
     pub fn new(batch: usize) -> SlotCache {
-        SlotCache { slots: [SlotId(0); CACHE_MAX], held: 0, batch: batch.clamp(1, 64), epoch: 0 }
+        SlotCache { slots: [SwapSlot(0); CACHE_MAX], held: 0, batch: batch.clamp(1, 64), epoch: 0 }
     }
 
     /// Slots set aside now.
@@ -38,7 +38,7 @@ impl SlotCache {
     }
 
     /// A slot; `None` when all are taken.
-    pub(super) fn reserve(&mut self, shared: &Shared, counters: &Counters) -> Option<SlotId> {
+    pub(super) fn reserve(&mut self, shared: &Shared, counters: &Counters) -> Option<SwapSlot> {
         add(&counters.slots_wanted, 1);
         if self.held == 0 {
             add(&counters.slot_trips, 1);
@@ -49,7 +49,7 @@ impl SlotCache {
     }
 
     /// Takes a slot back that names nothing any more.
-    pub(super) fn release(&mut self, shared: &Shared, counters: &Counters, slot: SlotId) {
+    pub(super) fn release(&mut self, shared: &Shared, counters: &Counters, slot: SwapSlot) {
         if self.held >= (2 * self.batch).min(CACHE_MAX) {
             add(&counters.slot_trips, 1);
             self.give_back(shared, self.batch);
@@ -90,7 +90,7 @@ impl SlotCache {
         while bits != 0 {
             let top = 63 - bits.leading_zeros();
             bits &= !(1 << top);
-            self.slots[self.held] = SlotId(first + top);
+            self.slots[self.held] = SwapSlot(first + top);
             self.held += 1;
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::door::BlockIo;
-use crate::page::{ClusterId, PageId, SlotId};
+use crate::page::{ClusterId, PageId, SwapSlot};
 use crate::sim::disk::FakeDisk;
 use crate::sync::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -37,8 +37,8 @@ struct Bench {
     mover: Writer,
     cache: SlotCache,
     scratch: Scratch,
-    /// Slot to page, bytes, references.
-    model: BTreeMap<SlotId, (PageId, Vec<u8>, u32)>,
+    /// FrameId to page, bytes, references.
+    model: BTreeMap<SwapSlot, (PageId, Vec<u8>, u32)>,
 }
 
 impl Bench {
@@ -76,7 +76,7 @@ impl Bench {
         self.write(&mut pending)
     }
 
-    fn free(&mut self, slot: SlotId) {
+    fn free(&mut self, slot: SwapSlot) {
         let (_, _, refs) = self.model.get_mut(&slot).unwrap();
         *refs -= 1;
         if *refs == 0 {
@@ -85,7 +85,7 @@ impl Bench {
         self.swap.free(&mut self.cache, slot);
     }
 
-    fn check_read(&mut self, slot: SlotId) -> Result<(), SwapError> {
+    fn check_read(&mut self, slot: SwapSlot) -> Result<(), SwapError> {
         let (page, want, _) = &self.model[&slot];
         self.swap.read_with(slot, *page, &mut self.scratch, |codec, got| {
             assert!((codec, got) == (Codec::Lz4, &want[..]), "{page:?} {slot:?}");
@@ -103,7 +103,7 @@ impl Bench {
         assert!(ends.windows(2).all(|two| two[0].1 <= two[1].0), "records overlap");
     }
 
-    fn place(&self, slot: SlotId) -> (u64, u64) {
+    fn place(&self, slot: SwapSlot) -> (u64, u64) {
         let at = self.swap.shared.locate(slot).unwrap();
         (at.offset, at.offset + record::footprint(at.len) as u64)
     }
@@ -116,7 +116,7 @@ impl Bench {
             live.push((page, seen.slot, bytes.unwrap().1.to_vec()));
         };
         self.swap.each_in_cluster(cluster, &mut self.scratch, each).unwrap();
-        let in_model: HashSet<SlotId> = self
+        let in_model: HashSet<SwapSlot> = self
             .model
             .keys()
             .copied()
@@ -155,7 +155,7 @@ fn step(
     seen: &mut Seen,
     growing: bool,
 ) {
-    let slots: Vec<SlotId> = b.model.keys().copied().collect();
+    let slots: Vec<SwapSlot> = b.model.keys().copied().collect();
     let some = slots.get(r.below(slots.len().max(1))).copied();
     let (push, free) = if growing { (60, 66) } else { (5, 70) };
     match (r.below(100), some) {
@@ -306,7 +306,7 @@ fn flipped_bits_damage_their_record_only_wherever_they_are() {
             b.swap.device().flip(begin + at, 1 << (at % 8));
         }
         b.swap.device().flip(begin + 30, 4);
-        let all: Vec<(PageId, SlotId)> = slots.iter().map(|(slot, (page, ..))| (*page, *slot)).collect();
+        let all: Vec<(PageId, SwapSlot)> = slots.iter().map(|(slot, (page, ..))| (*page, *slot)).collect();
         let (mut good, mut bad) = (0, Vec::new());
         b.swap.read_neighbours(&all, &mut b.scratch, |page, slot, got| match got {
             Ok((_, bytes)) => {
@@ -479,14 +479,14 @@ fn the_last_process_counts_again_what_others_left_half_done() {
     }
     b.swap.empty(&mut b.cache);
     // Killed before it published, killed before it buried, and a cluster of nobody's.
-    let slots: Vec<SlotId> = b.model.keys().copied().collect();
+    let slots: Vec<SwapSlot> = b.model.keys().copied().collect();
     b.swap.shared.add_records(ClusterId(0), 2, 130);
     assert_eq!(b.swap.shared.count(slots[3], false), 0);
     b.model.remove(&slots[3]);
     let stray = b.swap.shared.take(b.swap.device(), 99, 0, b.swap.counters()).unwrap();
     b.swap.shared.add_records(stray, 1, 65);
     assert_eq!(b.swap.validate(), Err("a cluster does not count what lies in it"));
-    let mine: Vec<SlotId> = b.model.keys().copied().skip(1).collect();
+    let mine: Vec<SwapSlot> = b.model.keys().copied().skip(1).collect();
     let freed = b.swap.reclaim_leaked(|name| mine.iter().for_each(|slot| name(*slot)));
     assert_eq!(freed, Some(1), "the one that nobody named");
     b.model.retain(|slot, _| mine.contains(slot));

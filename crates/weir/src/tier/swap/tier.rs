@@ -8,7 +8,7 @@ use super::shared::{BLOCKS_LATER, BLOCKS_REFUSED, BLOCKS_THERE, Located, Shared,
 use super::slots::{CACHE_MAX, SlotCache};
 use crate::door::BlockIo;
 use crate::error::SwapError;
-use crate::page::{ClusterId, PageId, SlotId};
+use crate::page::{ClusterId, PageId, SwapSlot};
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU32;
 use weir_os::cipher::Cipher;
@@ -90,23 +90,23 @@ impl<D: BlockIo> Swap<D> {
     }
 
     /// Drops a reference that this process holds; the record is gone with the last one.
-    pub fn free(&self, cache: &mut SlotCache, slot: SlotId) {
+    pub fn free(&self, cache: &mut SlotCache, slot: SwapSlot) {
         self.shared.hold(self.row(), -1);
         self.release(cache, slot);
     }
 
     /// One more reference, on behalf of a child about to be forked. Give their number to
     /// [`Swap::after_fork_in_child`]; if the fork fails, take each back by [`Swap::unretain`].
-    pub fn retain(&self, slot: SlotId) {
+    pub fn retain(&self, slot: SwapSlot) {
         self.shared.count(slot, true);
     }
 
     /// Takes a `retain` back.
-    pub fn unretain(&self, cache: &mut SlotCache, slot: SlotId) {
+    pub fn unretain(&self, cache: &mut SlotCache, slot: SwapSlot) {
         self.release(cache, slot);
     }
 
-    fn release(&self, cache: &mut SlotCache, slot: SlotId) {
+    fn release(&self, cache: &mut SlotCache, slot: SwapSlot) {
         cache.enter(self.epoch());
         let at = self.shared.locate(slot);
         if self.shared.count(slot, false) == 0
@@ -131,12 +131,12 @@ impl<D: BlockIo> Swap<D> {
     }
 
     /// Byte offset in the file at which a slot's record lies; `None`: it names none.
-    pub fn offset_of(&self, slot: SlotId) -> Option<u64> {
+    pub fn offset_of(&self, slot: SwapSlot) -> Option<u64> {
         self.shared.locate(slot).map(|at| at.offset)
     }
 
     /// The page that the slot table knows for a record; the caller's page word alone says whether it is true.
-    pub fn page_of(&self, slot: SlotId) -> Option<PageId> {
+    pub fn page_of(&self, slot: SwapSlot) -> Option<PageId> {
         self.shared.locate(slot).map(|at| at.page)
     }
 
@@ -156,13 +156,13 @@ impl<D: BlockIo> Swap<D> {
     }
 
     /// References to a record, of all processes; 0 for a slot that names none.
-    pub fn references(&self, slot: SlotId) -> u64 {
+    pub fn references(&self, slot: SwapSlot) -> u64 {
         self.shared.refs(slot)
     }
 
     /// A record's page changed its number (`mremap`). After a fork the other process's number may be another:
     /// the record itself no longer tells whose it is, and the caller's page word alone does.
-    pub fn rename(&self, slot: SlotId, to: PageId) {
+    pub fn rename(&self, slot: SwapSlot, to: PageId) {
         self.shared.rename(slot, to);
     }
 

@@ -8,7 +8,7 @@ use super::slots::SlotCache;
 use super::tier::Swap;
 use crate::door::BlockIo;
 use crate::error::SwapError;
-use crate::page::{ClusterId, PageId, SlotId};
+use crate::page::{ClusterId, PageId, SwapSlot};
 use crate::stats::add;
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
@@ -51,7 +51,7 @@ pub struct Writer {
 #[derive(Clone, Copy)]
 struct Entry {
     page: u32,
-    slot: SlotId,
+    slot: SwapSlot,
     len: usize,
     codec: u64,
     at: usize,
@@ -90,7 +90,7 @@ impl Writer {
         let text = self.fill + HEADER_BYTES;
         self.bytes[text..text + bytes.len()].copy_from_slice(bytes);
         let (len, codec, at) = (bytes.len(), codec as u64, self.fill);
-        self.set(self.count, Entry { page: page.0, slot: SlotId(0), len, codec, at });
+        self.set(self.count, Entry { page: page.0, slot: SwapSlot(0), len, codec, at });
         self.count += 1;
         self.fill += size;
         Ok(())
@@ -111,7 +111,7 @@ impl Writer {
     }
 
     /// Pages of a written batch with their slots.
-    pub fn written(&self) -> impl Iterator<Item = (PageId, SlotId)> {
+    pub fn written(&self) -> impl Iterator<Item = (PageId, SwapSlot)> {
         let count = if self.stage == Stage::Written { self.count } else { 0 };
         let entries = (0..count).map(|i| self.entry(i)).filter(|entry| entry.page != CANCELLED);
         entries.map(|entry| (PageId(entry.page), entry.slot))
@@ -286,7 +286,7 @@ impl Writer {
         let (a, b) = (row[0].load(Ordering::Relaxed), row[1].load(Ordering::Relaxed));
         Entry {
             page: a as u32,
-            slot: SlotId((a >> 32) as u32),
+            slot: SwapSlot((a >> 32) as u32),
             len: b as usize & 0x1fff,
             codec: b >> 13 & 7,
             at: (b >> 32) as usize,
