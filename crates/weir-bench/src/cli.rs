@@ -61,6 +61,16 @@ pub enum Scenario {
     Codec(CodecArgs),
     /// The experiments of the reports that Weir was founded on
     Founding(FoundingArgs),
+    /// The rules that an experiment can leave out
+    Rules(JsonArgs),
+}
+
+/// Options of a scenario that only prints
+#[derive(Clone, Copy, Debug, Args)]
+pub struct JsonArgs {
+    /// Exact values as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options that all scenarios share.

@@ -14,6 +14,7 @@ mod plot;
 mod policy;
 mod pool;
 mod row;
+mod rules;
 mod scaling;
 mod scenarios;
 mod swap;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_cli::{interrupt, term};
 
 use crate::cli::Scenario;
-use crate::{codec, founding, gate, numpy, plot, policy, pool, scaling, swap};
+use crate::{codec, founding, gate, numpy, plot, policy, pool, rules, scaling, swap};
 
 /// What a scenario found.
 pub struct Findings {
@@ -41,6 +41,7 @@ pub fn bench(scenario: &Scenario, plot: Option<&Path>) -> anyhow::Result<ExitCod
         Scenario::Gate(args) => gate::gate(args),
         Scenario::Policy(args) => policy::policy(args),
         Scenario::Codec(args) => codec::codec(args),
+        Scenario::Rules(args) => Ok(rules::rules(args)),
     }?;
     term::print(&findings.text)?;
     if let Some(folder) = plot {

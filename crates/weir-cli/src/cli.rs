@@ -74,7 +74,7 @@ pub struct SettingFlags(pub BTreeMap<&'static str, String>);
 
 impl Args for SettingFlags {
     fn augment_args(mut command: clap::Command) -> clap::Command {
-        for option in &OPTIONS {
+        for option in OPTIONS {
             let arg = Arg::new(option.name).long(option.name).hide(option.hidden);
             let arg = if option.is_switch() {
                 arg.action(ArgAction::SetTrue).help(format!("{} [env: {}]", option.help, option.env))
@@ -103,7 +103,7 @@ impl Args for SettingFlags {
 impl FromArgMatches for SettingFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = SettingFlags::default();
-        for option in &OPTIONS {
+        for option in OPTIONS {
             let value = if option.is_switch() {
                 matches.get_flag(option.name).then(|| "1".to_owned())
             } else {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn every_visible_option_is_in_the_help_with_its_variable() {
         let help = Cli::command().find_subcommand_mut("run").unwrap().render_help().to_string();
-        for option in &OPTIONS {
+        for option in OPTIONS {
             let shown = help.contains(&format!("--{}", option.name)) && help.contains(option.env);
             assert_eq!(shown, !option.hidden, "{}", option.name);
         }

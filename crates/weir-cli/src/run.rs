@@ -79,7 +79,7 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
 /// relative paths are made absolute, since the program may change its folder.
 fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsString)> {
     let mut variables = Vec::new();
-    for option in &OPTIONS {
+    for option in OPTIONS {
         let value: OsString = match option.id {
             OptionId::Memory => settings.memory.to_string().into(),
             OptionId::PoolMax => settings.pool_max_percent.to_string().into(),

@@ -48,7 +48,7 @@ impl Layers {
     /// an unknown key: a misspelt setting that does nothing is worse than an error.
     pub fn read(flags: &SettingFlags) -> anyhow::Result<Layers> {
         let mut env = BTreeMap::new();
-        for option in &OPTIONS {
+        for option in OPTIONS {
             match std::env::var(option.env) {
                 // An empty variable counts as not set, so that `WEIR_SWAP= weir run ...` takes a setting
                 // back.

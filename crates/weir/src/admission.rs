@@ -3,7 +3,7 @@
 
 use crate::limits::{
     ADMIT_FRAMES_PER_PLACE, ADMIT_LAST, ADMIT_PLACES_MIN, ADMIT_SITES, ADMIT_STAYS, AT_ONCE, GOLDEN,
-    PROBE_DISK_ONE_IN, PROBE_ONE_IN, SCORE_ANSWERS, TURN_SHIFT,
+    PROBE_DISK_ONE_IN, PROBE_ONE_IN, TURN_SHIFT,
 };
 use crate::page::PageId;
 use crate::page::state::State;
@@ -114,8 +114,9 @@ impl Admission {
     #[inline]
     pub fn ask(&self, ip: usize, nth: u64) -> Option<Asker> {
         let site = Site::at(ip);
-        let known =
-            |of: &[AtomicU8; ADMIT_SITES]| of[usize::from(site.0)].load(Ordering::Relaxed) >= SCORE_ANSWERS;
+        let known = |of: &[AtomicU8; ADMIT_SITES]| {
+            admission::is_trusted(of[usize::from(site.0)].load(Ordering::Relaxed))
+        };
         // Mixed: a loop that faults four times in each round would have always the same one probed.
         let probe = [PROBE_ONE_IN, PROBE_DISK_ONE_IN].map(|many| one_in(many, nth as u32));
         (probe[0] || self.sites.0.iter().any(known)).then_some(Asker { site, probe })
@@ -240,6 +241,7 @@ impl Victims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::SCORE_ANSWERS;
 
     const IP: usize = 0x40_1000;
     const FRAMES: u32 = 1 << 15;

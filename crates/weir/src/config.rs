@@ -5,12 +5,14 @@
 //! engine reads the same table through [`Settings::from_env`]. Nothing here panics: it runs inside other
 //! people's programs.
 
+pub mod rules;
 mod size;
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::limits::PLACES;
+use rules::Rules;
 pub use size::{SizeError, format_size, parse_size};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
@@ -80,6 +82,8 @@ pub enum OptionId {
     Cold,
     /// The option `place`.
     Place,
+    /// The option `rules-off`.
+    RulesOff,
 }
 
 /// Everything there is to know about one option.
@@ -120,7 +124,7 @@ const fn spec(
 }
 
 /// All options, in the order in which help and `weir config` show them.
-pub const OPTIONS: [OptionSpec; 21] = [
+pub const OPTIONS: &[OptionSpec] = &[
     spec(
         OptionId::Memory,
         "memory",
@@ -301,6 +305,18 @@ pub const OPTIONS: [OptionSpec; 21] = [
              and handed down",
         )
     },
+    #[cfg(any(test, feature = "experiments"))]
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::RulesOff,
+            "rules-off",
+            "WEIR_RULES_OFF",
+            "RULE[,RULE]",
+            "",
+            "Rules that an experiment leaves out; weir bench rules lists them",
+        )
+    },
 ];
 
 /// Where pages go when the pool is full.
@@ -444,6 +460,8 @@ pub struct Settings {
     pub place: Option<u32>,
     /// What is done with cold pages of the pool.
     pub cold: Cold,
+    /// Rules that an experiment leaves out.
+    pub rules_off: Rules,
 }
 
 /// A value that an option does not take.
@@ -498,8 +516,9 @@ impl Settings {
             answers_loads: true,
             place: None,
             cold: Cold::Recompress,
+            rules_off: Rules::default(),
         };
-        for option in &OPTIONS {
+        for option in OPTIONS {
             let given = value(option).filter(|text| !text.trim().is_empty());
             let text = given.as_deref().unwrap_or(option.default);
             settings.set(option, text, &total_ram).map_err(|reason| ConfigError {
@@ -569,6 +588,7 @@ impl Settings {
                 let known = [("recompress", Cold::Recompress), ("keep", Cold::Keep), ("eager", Cold::Eager)];
                 self.cold = choice(text, &known)?;
             }
+            OptionId::RulesOff => self.rules_off = text.parse()?,
             OptionId::Place if text.is_empty() => {}
             OptionId::Place => self.place = Some(place(text)?),
             OptionId::Loads => {

@@ -1,6 +1,7 @@
 //! What faults ask for, and who takes them: it decides whether room is wanted as frames that move
 //! or as new ones, and who makes it.
 
+use crate::config::rules::{Rule, is_on};
 use crate::limits::EPOCH_FAULTS;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -82,7 +83,7 @@ impl Demand {
 
     /// Whether faults mostly take new frames, which free ones in the arena have to make room for.
     pub fn wants_credit(&self) -> bool {
-        self.singles.load(Ordering::Relaxed) > 0
+        is_on(Rule::SingleCopies) && self.singles.load(Ordering::Relaxed) > 0
     }
 
     /// Notes who takes a fault, where threads resolve their own; the thread's part of them was `before`.
@@ -99,12 +100,12 @@ impl Demand {
     /// Whether faulting threads keep the processors busy by themselves: then each makes room for
     /// its own faults, and the background thread, which would only take their place, comes last.
     pub fn crowded(&self) -> bool {
-        self.is_busy() && self.wants_credit()
+        is_on(Rule::OwnRoom) && self.is_busy() && self.wants_credit()
     }
 
     /// Whether streams keep the processors busy: as `crowded`, of faults that take runs.
     pub fn streams_crowd(&self) -> bool {
-        self.is_busy() && !self.wants_credit()
+        is_on(Rule::StreamRoom) && self.is_busy() && !self.wants_credit()
     }
 
     /// Threads that faulted in the last epoch, of up to 64.
@@ -126,7 +127,7 @@ impl Demand {
     pub fn queued(&self) -> bool {
         // Threads are counted in 64 bits: of more than that many each bit stands for several.
         const COUNTED: u32 = 48;
-        self.faulters.load(Ordering::Relaxed) > self.processors.min(COUNTED)
+        is_on(Rule::Turns) && self.faulters.load(Ordering::Relaxed) > self.processors.min(COUNTED)
     }
 }
 

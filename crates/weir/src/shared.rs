@@ -7,6 +7,7 @@ pub mod outside;
 pub mod swapping;
 
 use crate::admission::Admission;
+use crate::config::rules::{Rule, is_on};
 use crate::config::{Codec as CodecSetting, Cold, UNMAP_BATCH_MAX};
 use crate::demand::Demand;
 use crate::door::Pager;
@@ -336,7 +337,7 @@ impl<P: Pager> Core<P> {
 
     /// Staged pages that make the second chance long enough.
     pub fn staged_mark(&self) -> u32 {
-        self.frames.limit() / STAGED_SHARE
+        if is_on(Rule::StagedShare) { self.frames.limit() / STAGED_SHARE } else { 0 }
     }
 
     /// Free frames plus those that may still be created, less those that exist beyond the limit and have to
@@ -387,7 +388,7 @@ impl<P: Pager> Core<P> {
     /// As [`Core::balance`], by a faulting thread: one at a time, and only so much that its fault does not
     /// last.
     pub fn balance_a_little(&self) {
-        if self.shedding.swap(true, Ordering::Acquire) {
+        if !is_on(Rule::Release) || self.shedding.swap(true, Ordering::Acquire) {
             return; // there will be room soon
         }
         self.shed_spare(SHED_A_LITTLE);
@@ -444,7 +445,8 @@ impl<P: Pager> Core<P> {
         let sample = self.stats.keep_samples().next().is_multiple_of(one_in);
         let room = self.pool.owned() < self.pool.limit();
         let few = self.kept.load(Ordering::Relaxed) < u64::from(self.frames.limit() / KEPT_SHARE);
-        room && (score >= 0 || sample) && (run >= 8 || few)
+        let true_mostly = score >= 0 || sample || !is_on(Rule::KeptScore);
+        is_on(Rule::KeptRecords) && room && true_mostly && (run >= 8 || few)
     }
 
     /// A kept copy was found unchanged (or not) when its page went out.

@@ -49,6 +49,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_LOADS", "bring"),
         ("WEIR_COLD", "keep"),
         ("WEIR_PLACE", "7"),
+        ("WEIR_RULES_OFF", "loads,turns"),
     ])
     .unwrap();
     let expected = Settings {
@@ -75,6 +76,7 @@ fn every_option_is_read_from_its_variable() {
         answers_loads: false,
         place: Some(7),
         cold: Cold::Keep,
+        rules_off: Rules::default().with(rules::Rule::Loads).with(rules::Rule::Turns),
     };
     assert_eq!(s, expected);
 }
@@ -117,6 +119,7 @@ fn unknown_words_are_refused_with_the_list_of_known_ones() {
     assert!(refusal("WEIR_QUIET", "sure").contains("1 or 0"));
     assert!(refusal("WEIR_PAGER", "teleport").contains("auto, move, copy"));
     assert!(refusal("WEIR_STORE_BATCH", "5").contains("1 to 4"));
+    assert!(refusal("WEIR_RULES_OFF", "streams,all").contains("no rule 'all'"));
 }
 
 #[test]

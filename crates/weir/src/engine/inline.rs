@@ -8,6 +8,7 @@
 use super::Engine;
 use super::desk::{DESKS, new_desk};
 use crate::admission::Asker;
+use crate::config::rules::{Rule, is_on};
 use crate::door::Pager;
 use crate::fault::load::Load;
 use crate::fault::{self, Ahead, Whose};
@@ -146,7 +147,7 @@ impl Engine<KernelPager> {
 
     /// Whether the fault of the instruction at `ip` might be answered, if it loads: worth decoding.
     pub fn ask(&self, ip: usize) -> Option<Asker> {
-        if self.core.is_plentiful() || !self.core.answers_loads {
+        if self.core.is_plentiful() || !self.core.answers_loads || !is_on(Rule::Loads) {
             return None;
         }
         self.core.admission.ask(ip, self.core.stats.faults().own())

@@ -1,6 +1,7 @@
 //! Start: address space, arena, tables, userfaultfd, threads.
 
 use super::{Engine, place, swapfile};
+use crate::config::rules::{self, Rule, is_on};
 use crate::config::{Codec, Cold, Pager as PagerKind, Settings};
 use crate::error::StartError;
 use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN};
@@ -18,6 +19,7 @@ impl Engine<KernelPager> {
         if budget < BUDGET_BYTES_MIN {
             return Err(StartError::BudgetTooSmall(budget));
         }
+        rules::leave_out(settings.rules_off);
         let windows = Geometry::arena_windows(budget);
         // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
         // Nor are there any of buffers that a ring made before the filter was there goes on using.
@@ -65,7 +67,7 @@ impl Engine<KernelPager> {
             Cold::Recompress if budget < RECOMPRESS_BUDGET_MIN => Cold::Keep,
             cold => cold,
         };
-        core.frames.set_scatter(!settings.frames_in_order);
+        core.frames.set_scatter(!settings.frames_in_order || !is_on(Rule::FrameOrder));
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);

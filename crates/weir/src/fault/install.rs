@@ -2,6 +2,7 @@
 
 use super::arrive::{arrived, fill, finish, ride_out};
 use super::fresh;
+use crate::config::rules::{Rule, is_on};
 use crate::door::{Pager, with_frame};
 use crate::limits::{CREDIT_KEPT, CRUMBS_LEAST, FREE_RESERVE, KEPT_FOR_POOL, RUN_MIN};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
@@ -46,7 +47,8 @@ pub fn ensure_frames<P: Pager>(core: &Core<P>) {
 /// gathered for the pool. Only where frames are short, but not so few that making room takes the pages that
 /// came last; and where faulting threads keep all processors busy each makes room behind its faults instead.
 pub fn would_get_crumbs<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, wanted: u64) -> bool {
-    let short = !core.is_plentiful()
+    let short = is_on(Rule::WholeWindows)
+        && !core.is_plentiful()
         && core.available() < core.low_mark()
         && core.frames.credit() < BLOCK_PAGES
         && !core.frames.has_whole_window();

@@ -10,6 +10,7 @@ use super::arrive::{arrived, finish};
 use super::fresh;
 use super::install::{Got, fetch_and_fill};
 use super::readahead::{self, Plan, Whose};
+use crate::config::rules::{Rule, is_on};
 use crate::door::Pager;
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL, LIFT_BLOCKS, POOLED_BLOCKS};
 use crate::page::id::{BLOCK_PAGES, run_mask};
@@ -37,7 +38,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
     let plentiful = core.takes_new_frames();
     let room = if plentiful { core.frames.credit() } else { core.frames.free() };
     let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
-    let most = most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES);
+    let most = if is_on(Rule::Spans) { most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES) } else { 0 };
     // A single one would be a MOVE of its own as well.
     let least = if plentiful { 1 } else { 2 };
     if most < least {
@@ -103,7 +104,8 @@ pub fn bring_two<'a, P: Pager>(
     wanted: u64,
     plan: &Plan,
 ) -> Option<(Got, Second<'a>)> {
-    let a = plan.ahead.filter(|a| wanted == u64::MAX && a.stride == 1 && !a.fresh)?;
+    let a =
+        plan.ahead.filter(|a| is_on(Rule::TwoBlocks) && wanted == u64::MAX && a.stride == 1 && !a.fresh)?;
     let Whose::Stream(state) = a.whose else { return None };
     let next = a.first.block();
     let guard = whole_block(core, next, Of::Pool).filter(|_| is_whole(core, held, Of::Pool))?;

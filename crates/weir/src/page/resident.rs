@@ -5,6 +5,7 @@
 use super::id::BlockId;
 use super::region::Access;
 use super::table::PageTable;
+use crate::config::rules::{Rule, is_on};
 use crate::limits::REFS_MAX;
 use crate::policy::victims::{self, Pick, Turn, choose};
 use crate::sync::{Lock, Ordering};
@@ -148,7 +149,7 @@ impl ResidentSet {
     /// Whether probation's oldest has never been out and is older than all of the main queue: where all that
     /// comes, comes back, it would stay for ever, used or not.
     fn is_left_over(&self, table: &PageTable) -> bool {
-        if !self.no_left_over.load(Ordering::Relaxed) {
+        if !self.no_left_over.load(Ordering::Relaxed) || !is_on(Rule::LeftOver) {
             return false;
         }
         let oldest = |q: &Queue| (q.head.load(Ordering::Relaxed)).checked_sub(1).map(BlockId);

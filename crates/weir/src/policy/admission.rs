@@ -20,6 +20,7 @@
 //!
 //! Time is counted in the program's faults.
 
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     AT_ONCE, AT_ONCE_PER_THREAD, BLAME, BLAME_DISK, BRING_MIX, BRING_ONE_IN, GOLDEN, OFTEN, OFTEN_PART,
     SCORE_ANSWERS, SCORE_MAX, WARM_PART, WARM_PART_IF_LEAVING,
@@ -73,6 +74,9 @@ pub struct Known {
 /// was wanted soon. `turn`: faults until a victim is wanted again; 0: none ever was, so nothing speaks
 /// against bringing the page.
 pub fn look(known: Known, source: State, pressure: Pressure, turn: u64) -> Result<u64, Verdict> {
+    if !is_on(Rule::VictimTime) {
+        return Err(Verdict::ComesIn);
+    }
     let soon = known.age <= turn / OFTEN_PART;
     let comes_in =
         turn == 0 || known.age <= turn / part_of(source, pressure) || soon && known.row + 1 >= OFTEN;
@@ -87,8 +91,13 @@ pub fn is_at_once(age: u32, pressure: Pressure) -> bool {
 /// Whether a load from a page that need not come in is to be answered. `probes`: to learn, whatever is known
 /// of the site.
 pub fn answers(score: u8, probes: bool, want: Want) -> bool {
-    (probes || score >= SCORE_ANSWERS)
-        && !one_in(BRING_ONE_IN, want.page.0 ^ (want.now as u32).wrapping_mul(BRING_MIX))
+    let mixed = want.page.0 ^ (want.now as u32).wrapping_mul(BRING_MIX);
+    (probes || is_trusted(score)) && !(is_on(Rule::BringSome) && one_in(BRING_ONE_IN, mixed))
+}
+
+/// Whether loads of a site with this score are answered.
+pub fn is_trusted(score: u8) -> bool {
+    score >= SCORE_ANSWERS || !is_on(Rule::SiteScores)
 }
 
 /// A site's score after an answer, where it changes.

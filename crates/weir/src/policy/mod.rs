@@ -8,5 +8,7 @@ pub mod placement;
 pub mod pool_size;
 pub mod readahead;
 pub mod recompress;
+#[cfg(test)]
+mod rules_tests;
 pub mod victims;
 pub mod write_through;

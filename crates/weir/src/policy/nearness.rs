@@ -11,6 +11,7 @@
 //! five times in the last block of its way, whatever it finds there; work on a small part of the memory
 //! faults on most of its pages.
 
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_HELD_ONE_IN, NEAR_HELD_ONE_IN_IF_PAYS,
     NEAR_HOLD_SHIFT, NEAR_MEAN_BITS, NEAR_MIX, NEAR_PART_AT, NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_TIME_BITS,
@@ -89,6 +90,9 @@ pub enum Held {
 
 /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
 pub fn held(verdict: Verdict, of: (Reach, State), block: BlockId, now: u64) -> Held {
+    if !is_on(Rule::NearnessTrials) {
+        return Held::No;
+    }
     let pays = verdict.pays(worth(of));
     match (is_held(block, of.0, (verdict.number, pays), now), pays) {
         (true, _) => Held::ForTrial,

@@ -1,5 +1,7 @@
 //! Placement: which tier a page goes to when its turn comes to leave its frame.
 
+use crate::config::rules::{Rule, is_on};
+
 /// Where a page goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -53,7 +55,7 @@ pub fn unchanged(
         Kept::Nothing => None,
         Kept::Record => Some(Placement::Drop),
         Kept::WarmSlot => Some(Placement::Pool),
-        Kept::SwapSlot if spare() && (!stuck || tried()) => Some(Placement::Pool),
+        Kept::SwapSlot if is_on(Rule::PoolSpare) && spare() && (!stuck || tried()) => Some(Placement::Pool),
         Kept::SwapSlot => Some(Placement::Drop),
     }
 }

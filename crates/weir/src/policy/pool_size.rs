@@ -12,6 +12,7 @@
 //! before. A program that does as well as ever is left alone, and one that has less than half of its time
 //! with a smaller pool, for as long as a trial, gets all for the pool again.
 
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
     POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
@@ -107,6 +108,9 @@ impl PoolSize {
 
     /// The size from now on.
     pub fn next(&mut self, seen: Signals) -> Size {
+        if !is_on(Rule::PoolSize) {
+            return Size::All;
+        }
         let rate = (seen.rate() + self.last) / 2;
         let grows = seen.rate() * PERCENT > self.last * (PERCENT + TRIAL_NOISE_PERCENT);
         let shrinks = seen.owned > seen.limit && seen.owned < self.owned;

@@ -22,6 +22,7 @@
 //! more than 64 zeroed frames.
 
 use super::nearness::{self, Held, Nearby, Reach, Tried};
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     DEPTH_MAX, FREE_RESERVE, IN_ORDER, NEARBY_SHIFT, PASSED_LATELY, PASSED_MAX, STREAM_DEPTH_MAX,
     STREAM_DEPTH_SHIFT, STREAM_HI_SHIFT, STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS,
@@ -137,6 +138,9 @@ impl Stream {
 
     /// Begun anew after a time: with a part of its window, since others begin at the same places.
     fn again(self) -> Stream {
+        if !is_on(Rule::Restart) {
+            return Stream { backwards: self.backwards, ..FRESH };
+        }
         Stream { size: (self.size / WINDOW_RESTART).max(1), depth: 0, ..self }
     }
 
@@ -254,11 +258,11 @@ pub struct Signals {
 /// held.
 pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> Held) -> Plan {
     let (index, source) = (seen.index, seen.source);
-    if seen.again {
+    if seen.again || source == State::Swapped && !is_on(Rule::SwapReadahead) {
         // Whoever wants another word of a page is where he was: nothing follows from that.
         return Plan::alone(index);
     }
-    let (stream, proof) = followed(seen, there);
+    let (stream, proof) = if is_on(Rule::Streams) { followed(seen, there) } else { (FRESH, Proof::Nothing) };
     let stream = stream.advised(seen.access);
     if seen.access == Access::Random {
         let (mask, stream) = stream.cover(index);
@@ -271,16 +275,16 @@ pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> 
     let (mut close, mut near, mut tried) = (Nearby::decode(seen.remembered >> NEARBY_SHIFT), 0, None);
     if stream.size >= IN_ORDER {
         close = close.at(seen.now);
-    } else if matches!(source, State::Pooled | State::Swapped) {
+    } else if is_on(Rule::Nearness) && matches!(source, State::Pooled | State::Swapped) {
         close = close.another(index, seen.now, seen.blocks);
         (near, tried) = close.pages(ask, source, index);
     }
-    let plentiful = source == State::Absent && seen.plentiful;
+    let plentiful = is_on(Rule::WholeBlocks) && source == State::Absent && seen.plentiful;
     if plentiful && seen.ample {
         expected = u64::MAX;
         stream = Stream { backwards: false, size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..stream };
     }
-    let ahead = (stream.depth > 0 && seen.room > FREE_RESERVE + 2 * BLOCK_PAGES)
+    let ahead = (is_on(Rule::RunAhead) && stream.depth > 0 && seen.room > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(seen.block, stream, seen.pages, source == State::Absent))
         .flatten();
     let state = stream.encode() | close.encode() << NEARBY_SHIFT;
@@ -291,7 +295,7 @@ pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> 
 fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
     // Where loads are answered the few pages of a block that are out fault again and again, and look like a
     // stream with gaps.
-    let passes = |s: &Stream| !seen.loads || s.size >= IN_ORDER;
+    let passes = |s: &Stream| is_on(Rule::PassOver) && (!seen.loads || s.size >= IN_ORDER);
     let own = Stream::decode(seen.remembered);
     let own = own.map(|s| if passes(&s) { s.past(seen.index, there) } else { s });
     let neighbour =
@@ -309,7 +313,7 @@ fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
 /// Whether a stream passed a block lately. A scan leaves a wide stream in every block that it passes; whoever
 /// begins there long after begins something else.
 fn passed_lately(state: u64, now: u64) -> bool {
-    Nearby::decode(state >> NEARBY_SHIFT).age(now) <= PASSED_LATELY
+    !is_on(Rule::PassedLately) || Nearby::decode(state >> NEARBY_SHIFT).age(now) <= PASSED_LATELY
 }
 
 /// The state of a stream in a block that it passes now.
@@ -325,7 +329,7 @@ pub fn goes_backwards(state: u64) -> bool {
 /// The next distance of a thread's faults and how often it was the same, and how many pages to fetch at it,
 /// for a fault so far from where the last one was expected.
 pub fn stride(last: (i32, u32), delta: i64) -> (i32, u32, u32) {
-    let fits = delta != 0 && delta.abs() < 1 << STRIDE_BITS;
+    let fits = is_on(Rule::Strides) && delta != 0 && delta.abs() < 1 << STRIDE_BITS;
     let (stride, sure) = match fits {
         true if delta == i64::from(last.0) => (last.0, (last.1 + 1).min(STRIDE_SURE_MAX)),
         true => (delta as i32, 0),

@@ -3,6 +3,7 @@
 //! accessed bit to consult, so the hit signal is a page taken back while staged, or a fault soon after the
 //! block went out. The queues themselves are [`crate::page::resident`].
 
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{PROBATION_PART, REFAULT_PART};
 
 /// One of the queues.
@@ -48,13 +49,14 @@ pub fn choose(probation: u32, main: u32) -> Option<Pick> {
 
 /// The queue that a block enters. What is used in order is used `once`: behind the stream it goes first.
 pub fn enters(how: Arrival, once: bool, refaulted_soon: bool) -> Pick {
-    if !once && (how != Arrival::Fetched || refaulted_soon) { Pick::Main } else { Pick::Probation }
+    let main = !once && (how != Arrival::Fetched || refaulted_soon);
+    if main || !is_on(Rule::Probation) { Pick::Main } else { Pick::Probation }
 }
 
 /// Whether a block that went out so many turns ago would have been a hit, had probation been a main queue's
 /// length longer.
 pub fn is_soon(turns: u32, blocks: u32) -> bool {
-    turns < blocks / REFAULT_PART
+    is_on(Rule::RefaultSoon) && turns < blocks / REFAULT_PART
 }
 
 /// What becomes of the oldest block of a queue. `early`: it went out before its turn, so that its place is
@@ -63,6 +65,7 @@ pub fn turn(from: Pick, refs: u32, early: bool) -> Turn {
     match (from, refs) {
         _ if early => Turn::Waits(from, refs),
         (_, 0) => Turn::Leaves,
+        _ if !is_on(Rule::References) => Turn::Leaves,
         (Pick::Main, _) => Turn::Waits(Pick::Main, refs - 1),
         (Pick::Probation, _) => Turn::Waits(Pick::Main, 0),
     }

@@ -17,6 +17,7 @@
 //! When fewer than [`THROUGH_PAGES_MIN`] pages left the pool there is no evidence: nothing begins, and
 //! nothing ends for want of usefulness.
 
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     PERMILLE, THROUGH_BUSY_BEGIN, THROUGH_BUSY_END, THROUGH_FILL_BEGIN, THROUGH_FILL_END, THROUGH_LOOK_NS,
     THROUGH_LOOKS, THROUGH_PAGES_MIN, THROUGH_USEFUL_BEGIN, THROUGH_USEFUL_END,
@@ -97,7 +98,7 @@ impl WriteThrough {
         let first = self.last == Totals::default();
         let rates = Rates::between(&self.last, &totals);
         self.last = totals;
-        if !first {
+        if !first && is_on(Rule::WriteThrough) {
             (self.through, self.good) = judge(self.through, self.good, &rates, now);
         }
         self.through

@@ -1,6 +1,7 @@
 //! Compress: what form a page takes outside its frame. Chosen per page.
 
 use crate::config::Codec as Setting;
+use crate::config::rules::{Rule, is_on};
 use crate::limits::{RECORD_BYTES_MAX, RUN_NS_MAX, STORE_PER_HOLD};
 use crate::policy::placement::Shape;
 use crate::tier::pool::Codec;
@@ -89,7 +90,7 @@ pub fn compress<'a>(bench: &'a mut Bench, buffer: usize, setting: Setting, page:
             None => Form::Stuck,
         };
     }
-    let typed = setting == Setting::Auto && codec::looks_typed(page);
+    let typed = is_on(Rule::Shuffle) && setting == Setting::Auto && codec::looks_typed(page);
     let first = if typed {
         codec::shuffle_lz4_compress(scratch, page, out).map(|n| (Codec::ShuffleLz4, n))
     } else {

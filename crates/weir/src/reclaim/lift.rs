@@ -9,6 +9,7 @@
 
 use super::tally;
 use super::window::Unmapped;
+use crate::config::rules::{Rule, is_on};
 use crate::door::Pager;
 use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
@@ -142,7 +143,7 @@ pub fn blocks_at_once(frames: u32) -> u32 {
 /// blocks and the bound for one call.
 fn gather<'a, P: Pager>(core: &'a Core<P>, held: BlockGuard<'a>) -> Option<Span<'a>> {
     let victim = held.block();
-    let most = blocks_at_once(core.frames.limit());
+    let most = if is_on(Rule::LiftNeighbours) { blocks_at_once(core.frames.limit()) } else { 1 };
     let group = victim.0 & !(LIFT_BLOCKS - 1);
     let mut guards: [Option<BlockGuard<'a>>; LIFT_BLOCKS as usize] = Default::default();
     let (from, len) = fullest(movable(core, &held))?;

@@ -122,4 +122,6 @@ fn next_unmapped<P: Pager>(core: &Core<P>) -> Option<BlockId> {
 }
 
 #[cfg(test)]
+mod rules_tests;
+#[cfg(test)]
 mod tests;

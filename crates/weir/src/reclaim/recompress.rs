@@ -4,6 +4,7 @@
 
 use super::room::{self, NOWHERE, lock_of};
 use crate::config::Cold;
+use crate::config::rules::{Rule, is_on};
 use crate::door::Pager;
 use crate::limits::{COLD_SLICE_NS, RECORD_BYTES_MAX};
 use crate::page::state::{State, Word};
@@ -35,7 +36,7 @@ enum Visit {
 
 /// Does a stretch of the work, if there is any. Returns when there may be more.
 pub fn work<P: Pager>(core: &Core<P>, now_ns: u64) -> Option<u64> {
-    if core.cold == Cold::Keep {
+    if core.cold == Cold::Keep || !is_on(Rule::Recompress) {
         return None;
     }
     let mut walk = core.cold_walk.try_lock().ok()?;

@@ -9,6 +9,7 @@ use super::held::Held;
 use super::tally;
 use super::window::{end_window, staged_from};
 use super::writeback::Out;
+use crate::config::rules::{Rule, is_on};
 use crate::door::{Pager, with_frame};
 use crate::limits::{POOL_PLACES, POOL_SPARE_PART, STUCK_PROBE, STUCK_SAMPLE};
 use crate::page::id::next_run;
@@ -62,7 +63,7 @@ pub fn store_window<P: Pager>(
         tally::blocks(core, 1);
         let Some(window) = row.window() else { return stored };
         // The first few pages all stuck: the rest will be like them.
-        let given_up = stored.given_back >= STUCK_SAMPLE && stored.freed == 0;
+        let given_up = is_on(Rule::StuckSample) && stored.given_back >= STUCK_SAMPLE && stored.freed == 0;
         let step = if given_up {
             Step { next: 64, free: 0, back: staged_from(core, &guard, at), full: false }
         } else {
@@ -148,7 +149,7 @@ fn store_page<P: Pager>(
         None => {}
     }
     let found = drop_kept(core, guard, page, found);
-    let skips = found.stuck() && out.usable() && !is_probe(core);
+    let skips = is_on(Rule::StuckUntried) && found.stuck() && out.usable() && !is_probe(core);
     let form = with_frame(&core.pager, slot, |bytes| match skips {
         true => untried(bytes),
         false => compress(bench, held.buffer(), core.codec, bytes),

@@ -21,7 +21,7 @@ pub(super) fn core() -> Core<FakePager> {
     core_with(8, false)
 }
 
-fn lifting_core() -> Core<FakePager> {
+pub(super) fn lifting_core() -> Core<FakePager> {
     core_with(64, true) // a lift takes a sixteenth of the frames at most
 }
 
@@ -539,7 +539,7 @@ fn the_limit_is_that_of_all_that_was_charged_however_many_charge_at_once() {
 }
 
 /// Blocks 0 to 3 are in the pool, and a stream enters block 0 or 1: whole windows are free.
-fn streamed() -> Core<FakePager> {
+pub(super) fn streamed() -> Core<FakePager> {
     let (core, mut bench) = (core(), Bench::new());
     (0..4).for_each(|b| fill_block(&core, b, text));
     for b in 0..4 {
@@ -552,7 +552,7 @@ fn streamed() -> Core<FakePager> {
 }
 
 /// Faults on the first page of a block: how many pages of it and of the next one are there then.
-fn enter(core: &Core<FakePager>, block: u32) -> (Outcome, u32, u32) {
+pub(super) fn enter(core: &Core<FakePager>, block: u32) -> (Outcome, u32, u32) {
     let outcome = fault::resolve(core, &Strides::default(), BlockId(block).page(0), 1);
     core.validate(1024).unwrap();
     for i in 0..4 * 64 {

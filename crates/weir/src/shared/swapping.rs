@@ -6,6 +6,7 @@
 //! they are only ever tried while a block is locked.
 
 use crate::config::Policy;
+use crate::config::rules::{Rule, is_on};
 use crate::door::BlockIo;
 use crate::meter::Reading;
 use crate::page::SwapSlot;
@@ -312,7 +313,7 @@ impl<D: BlockIo> Swapping<D> {
     /// Whether slots of pages in frames or in the pool are worth their place: while an eighth of the file is
     /// free.
     pub fn keeps_slots(&self) -> bool {
-        self.tier.free_bytes() > self.tier.bytes() / 8
+        is_on(Rule::KeptSlots) && self.tier.free_bytes() > self.tier.bytes() / 8
     }
 
     /// Whether there is room for second copies of pool pages: more than what is kept free of kept slots, so
