@@ -7,11 +7,13 @@ export WEIR_VENV ?= $(abspath target/venv)
 
 SCALE ?= small
 SCENARIO ?= pool
+# A build that can leave rules out: target/experiments.
+EXPERIMENTS := cargo build --profile experiments --features experiments -p weir-cli -p weir-preload -p weir-bench
 REQUIREMENTS := tests/programs/requirements.txt
 VENV_STAMP := $(WEIR_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build check tidy unit shim programs venv fmt clean
+.PHONY: help demo test bench record ablate build check tidy unit shim programs venv fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +24,19 @@ demo: build ## work on data larger than the budget and check it, in under a minu
 test: ## run every suite; the last line counts them
 	cargo run -q -p xtask -- test
 
-bench: build ## measure against the kernel's own swap (SCENARIO=pool, swap, numpy, ...)
+bench: build ## measure against the kernel's own swap (SCENARIO=pool, swap, numpy, all, ...)
 	cargo build --release -p weir-bench
-	$(WEIR_BIN) bench $(SCENARIO)
+	$(WEIR_BIN) bench $(SCENARIO) $(ARGS)
+
+record: build ## measure everything (on an idle machine) and write docs/performance.md, charts and the README's table
+	cargo build --release -p weir-bench
+	$(WEIR_BIN) bench all --record $(TARGET)/record.jsonl $(ARGS)
+	$(WEIR_BIN) bench report $(TARGET)/record.jsonl
+
+ablate: ## leave out every rule in turn and measure what that costs; it says how long that takes (ARGS="--quick --only RULE")
+	$(EXPERIMENTS)
+	$(abspath $(TARGET))/experiments/weir bench ablate --file $(TARGET)/ablation.jsonl \
+		--page docs/experiments/ablation.md $(ARGS)
 
 build: ## build the release binaries into target/release
 	cargo build --release -p weir-cli -p weir-preload

@@ -3,9 +3,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::{Args, Parser, Subcommand};
 use weir_cli::child::InCgroupArgs;
 use weir_os::probe::FaultMode;
+
+use crate::disk;
 
 /// Measure Weir against the kernel's own swap, or against the program alone.
 #[derive(Debug, Parser)]
@@ -20,6 +23,9 @@ pub struct Cli {
     /// Draw the result as SVG files in this folder
     #[arg(long, value_name = "DIR", global = true)]
     pub plot: Option<PathBuf>,
+    /// Add what was found to this file, as a line of JSON with the machine and the day
+    #[arg(long, value_name = "FILE", global = true)]
+    pub record: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub task: Task,
@@ -31,6 +37,8 @@ pub enum Task {
     /// What is asked for.
     #[command(flatten)]
     Scenario(Scenario),
+    /// Every scenario, one after the other
+    All(AllArgs),
     /// A plain program to measure: fills memory and reads it back
     #[command(name = "__workload", hide = true)]
     Workload(WorkloadArgs),
@@ -63,6 +71,10 @@ pub enum Scenario {
     Founding(FoundingArgs),
     /// The rules that an experiment can leave out
     Rules(JsonArgs),
+    /// Every rule left out in turn, and what that costs a set of programs
+    Ablate(AblateArgs),
+    /// Figures that were recorded, as documents with charts
+    Report(ReportArgs),
 }
 
 /// Options of a scenario that only prints
@@ -107,49 +119,94 @@ impl CommonBenchArgs {
     }
 }
 
-/// `weir bench pool`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Weir runs once with faults resolved in the faulting thread (inline) and once with a thread that \
-    serves them, each beside the kernel's swap on compressed RAM, with as much RAM as that took. A gain is how many \
-    times better Weir is than the kernel; the target is the gain wanted. Modes that this machine refuses are left \
-    out, see weir doctor."
-)]
-pub struct PoolArgs {
+/// Options of the scenarios with the plain program
+#[derive(Clone, Debug, Args)]
+pub struct SizedArgs {
     /// Options of all scenarios.
     #[command(flatten)]
     pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side; the data is twice this [default: 256M, with --quick 64M]
-    #[arg(long, value_name = "SIZE")]
+    /// RAM: the kernel's limit, and Weir's budget or a part of it [default: 256M in pool and swap, else 128M;
+    /// with --quick a quarter]
+    #[arg(long, visible_alias = "memory", value_name = "SIZE")]
     pub size: Option<String>,
-    /// Seconds per random-access row [default: 2, with --quick 0.5]
+    /// Seconds per measurement [default: 2, in founding 3; with --quick 0.5]
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Measure Weir in one mode only: inline or thread [default: both]
+}
+
+impl SizedArgs {
+    /// What tests of the scenarios begin with.
+    #[cfg(test)]
+    pub fn one_quick_run() -> SizedArgs {
+        SizedArgs { common: CommonBenchArgs::one_quick_run(), size: None, seconds: None }
+    }
+
+    /// The RAM in bytes, of so many MiB where nobody says something else.
+    pub fn limit(&self, usual_mib: u64) -> anyhow::Result<u64> {
+        let mib = if self.common.quick { usual_mib / QUICK_PART } else { usual_mib };
+        disk::limit(self.size.as_deref(), &format!("{mib}M"))
+    }
+
+    /// Seconds per measurement.
+    pub fn seconds(&self, usual: f64) -> anyhow::Result<f64> {
+        let seconds = self.seconds.unwrap_or(if self.common.quick { QUICK_SECONDS } else { usual });
+        ensure!(
+            seconds > 0.0 && seconds <= SECONDS_MAX,
+            "--seconds must be above 0 and at most {SECONDS_MAX}"
+        );
+        Ok(seconds)
+    }
+}
+
+/// Part of the RAM with `--quick`.
+const QUICK_PART: u64 = 4;
+const QUICK_SECONDS: f64 = 0.5;
+const SECONDS_MAX: f64 = 60.0;
+
+/// Option of the scenarios in which faults may be served in either mode
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ModeArgs {
+    /// Weir's mode of faults: inline or thread [default: both; in swap what weir run takes]
     #[arg(long, value_name = "MODE", value_parser = fault_mode)]
     pub faults: Option<FaultMode>,
+}
+
+/// `weir bench pool`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Weir runs once with faults resolved in the faulting thread (inline) and once with a \
+    thread that \
+    serves them, each beside the kernel's swap on compressed RAM, with as much RAM as that took. A gain \
+    is how many \
+    times better Weir is than the kernel; the target is the gain wanted. Modes that this machine refuses \
+    are left \
+    out, see weir doctor."
+)]
+pub struct PoolArgs {
+    /// How large, how long and how often.
+    #[command(flatten)]
+    pub sized: SizedArgs,
+    /// Which mode of faults.
+    #[command(flatten)]
+    pub mode: ModeArgs,
 }
 
 /// `weir bench scaling`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Random reads of twice as much data as the limit, by 1, 2, 4, 8 and 16 threads: under Weir in both modes of faults, and under \
-    the kernel's swap on compressed RAM, with as much RAM as that took. From what the inline runs count and time it is then computed what more \
+    after_help = "Random reads of twice as much data as the limit, by 1, 2, 4, 8 and 16 threads: under \
+    Weir in both modes of faults, and under \
+    the kernel's swap on compressed RAM, with as much RAM as that took. From what the inline runs count \
+    and time it is then computed what more \
     processors would give; that part of the output is no measurement, and says so."
 )]
 pub struct ScalingArgs {
-    /// Options of all scenarios.
+    /// How large, how long and how often.
     #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side; the data is twice this [default: 128M, with --quick 32M]
-    #[arg(long, visible_alias = "memory", value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per measurement [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Measure Weir in one mode only: inline or thread [default: both]
-    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
-    pub faults: Option<FaultMode>,
+    pub sized: SizedArgs,
+    /// Which mode of faults.
+    #[command(flatten)]
+    pub mode: ModeArgs,
 }
 
 fn fault_mode(text: &str) -> Result<FaultMode, String> {
@@ -160,25 +217,21 @@ fn fault_mode(text: &str) -> Result<FaultMode, String> {
 /// `weir bench swap`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The kernel swaps to a file under the RAM limit, with page-cluster 3, once as it is and once behind \
-    zswap; its disk is first said to be no spinning one. Weir has a budget of exactly that limit and a small pool, and \
-    once more as much RAM as zswap took and a pool of any size. A gain is how many times better Weir is than the \
+    after_help = "The kernel swaps to a file under the RAM limit, with page-cluster 3, once as it is and \
+    once behind \
+    zswap; its disk is first said to be no spinning one. Weir has a budget of exactly that limit and a \
+    small pool, and \
+    once more as much RAM as zswap took and a pool of any size. A gain is how many times better Weir is \
+    than the \
     kernel; the target is the gain wanted. Other settings of weir run are taken from WEIR_* variables."
 )]
 pub struct SwapArgs {
-    /// Options of all scenarios.
+    /// How large, how long and how often.
     #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM limit of the kernel's side and budget of Weir's; the data is twice this [default: 256M, with
-    /// --quick 64M]
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per random-access row [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// How Weir serves faults: inline or thread [default: what weir run takes]
-    #[arg(long, value_name = "MODE", value_parser = fault_mode)]
-    pub faults: Option<FaultMode>,
+    pub sized: SizedArgs,
+    /// Which mode of faults.
+    #[command(flatten)]
+    pub mode: ModeArgs,
     /// Options about the disk.
     #[command(flatten)]
     pub disk: DiskArgs,
@@ -220,15 +273,9 @@ pub enum Experiment {
 /// `weir bench founding f1`, `f3`, `f4` and `f5`
 #[derive(Debug, Args)]
 pub struct FoundingRunArgs {
-    /// Options of all scenarios.
+    /// How large, how long and how often.
     #[command(flatten)]
-    pub common: CommonBenchArgs,
-    /// RAM: Weir's budget and the kernel's limit [default: 128M, with --quick 32M]
-    #[arg(long, value_name = "SIZE")]
-    pub size: Option<String>,
-    /// Seconds per measurement [default: 3, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
+    pub sized: SizedArgs,
     /// Options about the disk.
     #[command(flatten)]
     pub disk: DiskArgs,
@@ -237,9 +284,12 @@ pub struct FoundingRunArgs {
 /// `weir bench gate`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each call is made in a loop, natively and under Weir with inline faults, in turn. Calls whose \
-    buffers lie outside managed memory pass a filter in the kernel; those with a buffer in managed memory (here: \
-    resident) have it held in place while the call is made: by libc's functions, which Weir wraps, or, past libc, after a trap. The price is what Weir adds to a \
+    after_help = "Each call is made in a loop, natively and under Weir with inline faults, in turn. Calls \
+    whose \
+    buffers lie outside managed memory pass a filter in the kernel; those with a buffer in managed memory \
+    (here: \
+    resident) have it held in place while the call is made: by libc's functions, which Weir wraps, or, \
+    past libc, after a trap. The price is what Weir adds to a \
     call. Needs no root."
 )]
 pub struct GateArgs {
@@ -260,8 +310,10 @@ pub struct GateArgs {
 /// `weir bench policy`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each trace is a list of accesses to pages. Weir's replacement, the engine's own code with a model of what happens to \
-    a victim's pages, is replayed beside FIFO, CLOCK, LRU, SIEVE, S3-FIFO and the optimum that knows the future. Nothing is timed."
+    after_help = "Each trace is a list of accesses to pages. Weir's replacement, the engine's own code \
+    with a model of what happens to \
+    a victim's pages, is replayed beside FIFO, CLOCK, LRU, SIEVE, S3-FIFO and the optimum that knows the \
+    future. Nothing is timed."
 )]
 pub struct PolicyArgs {
     /// Exact values as JSON
@@ -281,10 +333,9 @@ pub struct PolicyArgs {
 
 /// `weir bench codec`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The pages are memory of Python processes that are started for it, arrays, text and programs of this machine, a \
-    database, and bytes by rule. The engine's choice is made by the engine's own code. Needs no root."
-)]
+#[command(after_help = "The pages are memory of Python processes that are started for it, arrays, text and \
+    programs of this machine, a \
+    database, and bytes by rule. The engine's choice is made by the engine's own code. Needs no root.")]
 pub struct CodecArgs {
     /// Exact values as JSON
     #[arg(long)]
@@ -301,6 +352,109 @@ pub struct CodecArgs {
     /// Python interpreter whose memory is looked at
     #[arg(long, value_name = "PATH", default_value = "python3")]
     pub python: PathBuf,
+}
+
+impl Scenario {
+    /// Whether its data is small.
+    pub fn is_quick(&self) -> bool {
+        match self {
+            Scenario::Pool(args) => args.sized.common.quick,
+            Scenario::Scaling(args) => args.sized.common.quick,
+            Scenario::Swap(args) => args.sized.common.quick,
+            Scenario::Numpy(args) => args.common.quick,
+            Scenario::Gate(args) => args.quick,
+            Scenario::Policy(args) => args.quick,
+            Scenario::Codec(args) => args.quick,
+            Scenario::Founding(args) => args.common().quick,
+            Scenario::Ablate(args) => args.quick,
+            Scenario::Rules(_) | Scenario::Report(_) => false,
+        }
+    }
+}
+
+impl FoundingArgs {
+    /// Options of all scenarios.
+    pub fn common(&self) -> &CommonBenchArgs {
+        match &self.experiment {
+            Experiment::F1(run) | Experiment::F3(run) | Experiment::F4(run) | Experiment::F5(run) => {
+                &run.sized.common
+            }
+        }
+    }
+}
+
+/// `weir bench all`
+#[derive(Debug, Args)]
+#[command(after_help = "It says first how many minutes they take, and before each how many are left. With \
+    --record the figures are kept; weir bench report makes documents of them.")]
+pub struct AllArgs {
+    /// Smaller data: a smoke test, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+    /// How often each side runs; medians are shown [default: those of the scenarios]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: Option<u32>,
+    /// Leave out the kernel's own swap
+    #[arg(long)]
+    pub no_rival: bool,
+    /// This scenario alone; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// Python interpreter with numpy
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+}
+
+/// `weir bench report`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Writes docs/performance.md, docs/charts and the table of README.md, between its two \
+    marks."
+)]
+pub struct ReportArgs {
+    /// File that --record made
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Folder of Weir's sources
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub root: PathBuf,
+    /// Also of small data: to try it
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// `weir bench ablate`
+#[derive(Debug, Args)]
+#[command(after_help = "Runs with all rules and runs without one follow each other. It says first how many \
+    minutes they \
+    take. What was measured stands in FILE; a run that was cut off goes on from there. Needs a build that \
+    can \
+    leave rules out: make ablate.")]
+pub struct AblateArgs {
+    /// Exact values as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// How often each rule is left out; medians are shown [default: 7, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: Option<u32>,
+    /// Smaller data: a smoke test, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+    /// Leave out this rule alone; may be repeated
+    #[arg(long, value_name = "RULE")]
+    pub only: Vec<String>,
+    /// Measure with this scenario alone; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Vec<String>,
+    /// File of what was measured
+    #[arg(long, value_name = "FILE", default_value = "ablation.jsonl")]
+    pub file: PathBuf,
+    /// Write the page here, for example docs/experiments/ablation.md
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+    /// Folder of the swap files
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
 }
 
 /// `weir bench numpy`

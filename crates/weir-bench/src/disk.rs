@@ -12,7 +12,7 @@ use weir_cli::term;
 use weir_os::probe;
 
 use super::RIVAL_ATTEMPTS;
-use crate::cli::{CommonBenchArgs, DiskArgs};
+use crate::cli::DiskArgs;
 
 const PAGE_BYTES: f64 = 4096.0;
 /// A swap file is a bit larger than the data: nothing may fall back to another swap area, and Weir keeps one
@@ -73,13 +73,6 @@ pub fn limit(size: Option<&str>, default: &str) -> anyhow::Result<u64> {
     );
     anyhow::ensure!(limit <= 1 << 40, "--size {size} is too large");
     Ok(limit)
-}
-
-/// Seconds per measurement.
-pub fn seconds(asked: Option<f64>, common: &CommonBenchArgs, default: f64) -> anyhow::Result<f64> {
-    let seconds = asked.unwrap_or(if common.quick { 0.5 } else { default });
-    anyhow::ensure!(seconds > 0.0 && seconds <= 60.0, "--seconds must be above 0 and at most 60");
-    Ok(seconds)
 }
 
 /// Keeps a rival that can be had; the first failure becomes a note, and further runs go without.

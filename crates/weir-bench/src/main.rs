@@ -1,6 +1,8 @@
 //! `weir-bench`, which `weir bench` starts: the same program, the same data and the same RAM, natively, under
 //! the kernel's own swap and under Weir.
 
+mod ablate;
+mod all;
 mod calls;
 mod cli;
 mod codec;
@@ -8,11 +10,15 @@ mod disk;
 mod founding;
 mod gate;
 mod graph;
+mod headline;
 mod kernel_side;
+mod machine;
 mod numpy;
 mod plot;
 mod policy;
 mod pool;
+mod record;
+mod report;
 mod row;
 mod rules;
 mod scaling;
@@ -34,7 +40,10 @@ fn main() -> ExitCode {
         Err(error) => return exit::usage_error(&error, exit::USAGE),
     };
     match &cli.task {
-        Task::Scenario(scenario) => exit::finish(scenarios::bench(scenario, cli.plot.as_deref())),
+        Task::Scenario(scenario) => {
+            exit::finish(scenarios::bench(scenario, cli.plot.as_deref(), cli.record.as_deref()))
+        }
+        Task::All(args) => exit::finish(all::all(args, cli.record.as_deref())),
         Task::Workload(args) => exit::finish(workload::main(args)),
         Task::InCgroup(args) => child::enter_cgroup_and_exec(args),
         Task::KernelSide(args) => exit::finish(kernel_side::main(args)),

@@ -7,14 +7,15 @@ use plotters::prelude::*;
 use serde_json::Value;
 use weir_cli::compare::table;
 
-const HEIGHT: u32 = 420;
+const HEIGHT: u32 = 440;
 const GROUP_WIDTH: u32 = 130;
-/// Room for the legend, in groups.
-const LEGEND_GROUPS: u32 = 2;
+const WIDTH_MIN: u32 = 640;
+/// Width of a letter of a legend, about.
+const LETTER_WIDTH: i32 = 7;
 /// Share of a group's width that its bars take.
 const BARS_SHARE: f64 = 0.8;
-/// Told apart in print, too.
-const COLOURS: [RGBColor; 4] =
+/// Colours of the series, told apart in print, too.
+pub const COLOURS: [RGBColor; 4] =
     [RGBColor(160, 160, 160), RGBColor(0, 90, 180), RGBColor(230, 140, 20), RGBColor(40, 140, 80)];
 
 /// Groups of bars, a bar of each series in each.
@@ -31,6 +32,8 @@ struct Plan {
     /// File name without its ending.
     name: &'static str,
     title: &'static str,
+    /// Of the vertical axis.
+    unit: &'static str,
     /// Where the report has its rows.
     rows: &'static str,
     group: fn(&Value) -> String,
@@ -50,7 +53,7 @@ const fn gains(
     rows: &'static str,
     series: &'static [(&'static str, &'static str, f64)],
 ) -> Plan {
-    Plan { scenario, name, title, rows, group: label, series }
+    Plan { scenario, name, title, unit: "times as good", rows, group: label, series }
 }
 
 static PLANS: [Plan; 9] = [
@@ -79,6 +82,7 @@ static PLANS: [Plan; 9] = [
         scenario: "policy",
         name: "policy",
         title: "Replacement: accesses that missed, percent",
+        unit: "percent",
         rows: "/rows",
         group: |row| text(row, "trace"),
         series: &[
@@ -92,6 +96,7 @@ static PLANS: [Plan; 9] = [
         scenario: "scaling",
         name: "scaling",
         title: "Scaling: thousand random reads per second, data twice the RAM",
+        unit: "thousand reads per second",
         rows: "/rows",
         group: threads,
         series: &[
@@ -104,6 +109,7 @@ static PLANS: [Plan; 9] = [
         scenario: "founding f1",
         name: "f1",
         title: "F1: thousand pages per second written to, data twice the RAM",
+        unit: "thousand pages per second",
         rows: "/rows",
         group: |row| format!("{}, {}", text(row, "tier"), threads(row)),
         series: &[
@@ -116,6 +122,7 @@ static PLANS: [Plan; 9] = [
         scenario: "founding f3",
         name: "f3",
         title: "F3: thousand pages per second written to, data 1.5 times the RAM",
+        unit: "thousand pages per second",
         rows: "/rows",
         group: threads,
         series: &[("one by one", "/one/pages_per_s", 1e-3), ("batched", "/batched/pages_per_s", 1e-3)],
@@ -124,6 +131,7 @@ static PLANS: [Plan; 9] = [
         scenario: "founding f4",
         name: "f4",
         title: "F4: transactions per second, percent of the best, by data in percent of the RAM",
+        unit: "percent of the best",
         rows: "/rows",
         group: |row| format!("{} %", row["percent"]),
         series: &[
@@ -137,6 +145,7 @@ static PLANS: [Plan; 9] = [
         scenario: "founding f5",
         name: "f5",
         title: "F5: MB/s of sequential readers, data 1.5 times the RAM",
+        unit: "MB/s",
         rows: "/rows",
         group: |row| format!("{}, {}", text(row, "tier"), row["readers"]),
         series: &[("shuffled", "/shuffled/mb_per_s", 1.0), ("ordered", "/ordered/mb_per_s", 1.0)],
@@ -188,26 +197,49 @@ impl Chart {
     pub fn draw(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let path = folder.join(format!("{}.svg", self.plan.name));
         self.draw_to(&path).map_err(|e| anyhow!("{}: {e}", path.display()))?;
+        tell(&path, self.plan.title, &self.words())?;
         Ok(path)
+    }
+
+    /// What it shows.
+    pub fn title(&self) -> &'static str {
+        self.plan.title
+    }
+
+    /// Its bars in words.
+    fn words(&self) -> String {
+        let of_group = |(g, name): (usize, &String)| {
+            let values = self.plan.series.iter().zip(&self.values);
+            let told = values
+                .filter_map(|((name, ..), values)| Some(format!("{name} {}", table::short(values[g]?))));
+            format!("{name}: {}", told.collect::<Vec<_>>().join(", "))
+        };
+        self.groups.iter().enumerate().map(of_group).collect::<Vec<_>>().join("; ")
     }
 
     fn highest(&self) -> f64 {
         self.values.iter().flatten().flatten().copied().fold(0.0, f64::max)
     }
 
-    fn draw_to(&self, path: &Path) -> Result<(), Box<dyn std::error::Error + '_>> {
-        let groups = self.groups.len() as u32 + LEGEND_GROUPS;
-        let width = GROUP_WIDTH * groups;
+    fn draw_to(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+        let groups = self.groups.len() as u32;
+        let width = (GROUP_WIDTH * groups).max(WIDTH_MIN);
         let root = SVGBackend::new(path, (width, HEIGHT)).into_drawing_area();
         root.fill(&WHITE)?;
         let top = if self.highest() > 0.0 { self.highest() * 1.1 } else { 1.0 };
         let mut chart = ChartBuilder::on(&root)
             .caption(self.plan.title, ("sans-serif", 18))
             .margin(12)
-            .x_label_area_size(36)
-            .y_label_area_size(56)
+            .x_label_area_size(56)
+            .y_label_area_size(64)
             .build_cartesian_2d(0.0..f64::from(groups), 0.0..top)?;
-        chart.configure_mesh().disable_x_mesh().disable_x_axis().light_line_style(TRANSPARENT).draw()?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .disable_x_axis()
+            .y_desc(self.plan.unit)
+            .light_line_style(TRANSPARENT)
+            .draw()?;
         let width = BARS_SHARE / self.values.len() as f64;
         let left =
             |group: usize, series: usize| group as f64 + (1.0 - BARS_SHARE) / 2.0 + series as f64 * width;
@@ -217,10 +249,7 @@ impl Chart {
             let bars = there.clone().map(|(g, value)| {
                 Rectangle::new([(left(g, s), 0.0), (left(g, s) + width, value)], colour.filled())
             });
-            chart
-                .draw_series(bars)?
-                .label(self.plan.series[s].0)
-                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+            chart.draw_series(bars)?;
             let numbers = there.map(|(g, value)| {
                 Text::new(table::short(value), (left(g, s), value + top * 0.03), ("sans-serif", 10))
             });
@@ -230,15 +259,36 @@ impl Chart {
             let (x, y) = chart.backend_coord(&(left(g, 0), 0.0));
             root.draw(&Text::new(name.clone(), (x, y + 8), ("sans-serif", 11)))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()?;
+        let names: Vec<&str> = self.plan.series.iter().map(|(name, ..)| *name).collect();
+        legend(&root, &names, (16, HEIGHT as i32 - 24))?;
         root.present()?;
         Ok(())
     }
+}
+
+/// Which colour is whose, in a line from this place on.
+pub fn legend(
+    root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+    names: &[&str],
+    (mut x, y): (i32, i32),
+) -> Result<(), Box<dyn std::error::Error>> {
+    for (name, colour) in names.iter().zip(COLOURS) {
+        root.draw(&Rectangle::new([(x, y), (x + 12, y + 10)], colour.filled()))?;
+        root.draw(&Text::new((*name).to_owned(), (x + 18, y - 1), ("sans-serif", 12)))?;
+        x += 36 + LETTER_WIDTH * name.len() as i32;
+    }
+    Ok(())
+}
+
+/// Says in the file what it shows, for those who have it read out.
+pub fn tell(path: &Path, title: &str, words: &str) -> anyhow::Result<()> {
+    let plain = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let svg = std::fs::read_to_string(path)?;
+    let end = svg.find("<svg").and_then(|at| Some(at + svg[at..].find('>')?));
+    let end = end.ok_or_else(|| anyhow!("{}: no SVG", path.display()))?;
+    let (head, rest) = svg.split_at(end);
+    let told = format!("<title>{}</title>\n<desc>{}</desc>", plain(title), plain(words));
+    Ok(std::fs::write(path, format!("{head} role=\"img\">\n{told}{}", &rest[1..]))?)
 }
 
 #[cfg(test)]
@@ -258,7 +308,18 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let svg = std::fs::read_to_string(charts[0].draw(&folder).unwrap()).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        for text in ["F5: MB/s", "pool, 16", "file, 16", "shuffled", "ordered", "191", "774", "492"] {
+        for text in [
+            "<desc>pool, 16: shuffled 191, ordered 774;",
+            "<title>F5",
+            "F5: MB/s",
+            "pool, 16",
+            "file, 16",
+            "shuffled",
+            "ordered",
+            "191",
+            "774",
+            "492",
+        ] {
             assert!(svg.contains(text), "{text}");
         }
         assert_eq!(svg.matches(r##"fill="#005AB4""##).count(), 2 + 1, "two bars and a legend");

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::{Value, json};
-use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_cli::compare::rival::{Area, Rival};
 use weir_cli::compare::sides::{equal_ram, pager_name, weir_missing};
 use weir_cli::term;
@@ -63,14 +62,9 @@ struct Plan {
 
 impl Plan {
     fn new(args: &PoolArgs) -> anyhow::Result<Plan> {
-        let quick = args.common.quick;
-        let size = args.size.as_deref().unwrap_or(if quick { "64M" } else { "256M" });
-        let limit = parse_size(size, probe::ram_limit_bytes()).with_context(|| format!("--size {size}"))?;
-        ensure!(limit >= MEMORY_BYTES_MIN, "--size {size}: the least is {}", format_size(MEMORY_BYTES_MIN));
-        let data =
-            limit.checked_mul(DATA_PER_LIMIT).with_context(|| format!("--size {size} is too large"))?;
-        let seconds = disk::seconds(args.seconds, &args.common, 2.0)?;
-        Ok(Plan { limit, data, runs: args.common.runs(), seconds })
+        let limit = args.sized.limit(256)?;
+        let data = limit * DATA_PER_LIMIT;
+        Ok(Plan { limit, data, runs: args.sized.common.runs(), seconds: args.sized.seconds(2.0)? })
     }
 }
 
@@ -124,13 +118,14 @@ pub fn pool(args: &PoolArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
     let mut notes = Vec::new();
     let sizes = (plan.limit, plan.data);
-    let (weir, rival) = contestants(&args.common, args.faults, sizes, "the other sides", &mut notes)?;
+    let (weir, rival) =
+        contestants(&args.sized.common, args.mode.faults, sizes, "the other sides", &mut notes)?;
     let description = rival.as_ref().map(|r| r.description.clone());
     let runs = measure(&plan, rival.as_ref(), &weir)?;
     drop(rival);
     notes.extend(oom_note(&runs));
     let report = report(&plan, description.as_deref(), &weir, &runs, &notes);
-    Ok(Findings::new(report, args.common.json, human))
+    Ok(Findings::new(report, args.sized.common.json, human))
 }
 
 /// Interleaved: each run measures all sides, so that a slow minute of the machine hits all of them.
@@ -230,6 +225,7 @@ fn human(report: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{ModeArgs, SizedArgs};
 
     fn side(rate: f64, p99: f64) -> Value {
         json!({ "printed": { "phases": { "randread@1": { "ops_per_s": rate, "p99_ns": p99 } } } })
@@ -299,10 +295,8 @@ mod tests {
     #[test]
     fn sizes_below_the_minimum_are_refused() {
         let args = |size: &str| PoolArgs {
-            common: CommonBenchArgs::one_quick_run(),
-            size: Some(size.to_owned()),
-            seconds: None,
-            faults: None,
+            sized: SizedArgs { size: Some(size.to_owned()), ..SizedArgs::one_quick_run() },
+            mode: ModeArgs { faults: None },
         };
         assert!(Plan::new(&args("1M")).is_err());
         assert!(Plan::new(&args("15E")).is_err());

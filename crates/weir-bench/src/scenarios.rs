@@ -8,25 +8,26 @@ use serde_json::Value;
 use weir_cli::{interrupt, term};
 
 use crate::cli::Scenario;
-use crate::{codec, founding, gate, numpy, plot, policy, pool, rules, scaling, swap};
+use crate::{ablate, codec, founding, gate, numpy, plot, policy, pool, record, report, rules, scaling, swap};
 
 /// What a scenario found.
 pub struct Findings {
     report: Value,
-    /// What is printed of it.
+    /// What it says for people.
     text: String,
+    as_json: bool,
 }
 
 impl Findings {
     /// As JSON, or as `human` says it.
     pub fn new(report: Value, as_json: bool, human: impl FnOnce(&Value) -> String) -> Findings {
-        let text = if as_json { format!("{report:#}\n") } else { human(&report) };
-        Findings { report, text }
+        let text = human(&report);
+        Findings { report, text, as_json }
     }
 }
 
-/// Runs a scenario, prints its table or its JSON, and draws it if that is asked for.
-pub fn bench(scenario: &Scenario, plot: Option<&Path>) -> anyhow::Result<ExitCode> {
+/// Runs a scenario, prints its table or its JSON, and draws and records it if that is asked for.
+pub fn bench(scenario: &Scenario, plot: Option<&Path>, record: Option<&Path>) -> anyhow::Result<ExitCode> {
     interrupt::catch_signals()?;
     if let Some(folder) = plot {
         // Said before hours of measuring, not after.
@@ -41,9 +42,17 @@ pub fn bench(scenario: &Scenario, plot: Option<&Path>) -> anyhow::Result<ExitCod
         Scenario::Gate(args) => gate::gate(args),
         Scenario::Policy(args) => policy::policy(args),
         Scenario::Codec(args) => codec::codec(args),
+        Scenario::Ablate(args) => ablate::ablate(args),
+        Scenario::Report(args) => report::report(args),
         Scenario::Rules(args) => Ok(rules::rules(args)),
     }?;
-    term::print(&findings.text)?;
+    match findings.as_json {
+        true => term::print(&format!("{:#}\n", findings.report))?,
+        false => term::print(&findings.text)?,
+    }
+    if let Some(file) = record {
+        record::append(file, &findings.report, &findings.text, scenario.is_quick())?;
+    }
     if let Some(folder) = plot {
         for chart in plot::charts(&findings.report) {
             let path = chart.draw(folder)?;

@@ -75,15 +75,15 @@ struct Plan {
 
 impl Plan {
     fn new(args: &SwapArgs) -> anyhow::Result<Plan> {
-        let limit = disk::limit(args.size.as_deref(), if args.common.quick { "64M" } else { "256M" })?;
+        let limit = args.sized.limit(256)?;
         let data = limit * DATA_PER_LIMIT;
         Ok(Plan {
             limit,
             data,
-            runs: args.common.runs(),
-            seconds: disk::seconds(args.seconds, &args.common, 2.0)?,
+            runs: args.sized.common.runs(),
+            seconds: args.sized.seconds(2.0)?,
             // Named, not left to the program's own choice: the report is to say which mode it was.
-            faults: args.faults.or_else(|| probe::probe().auto_faults()),
+            faults: args.mode.faults.or_else(|| probe::probe().auto_faults()),
             disk: Disk::new(&args.disk, data, SMALL_POOL_PERCENT)?,
         })
     }
@@ -98,15 +98,15 @@ impl Plan {
 /// Measures.
 pub fn swap(args: &SwapArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
-    if let Some(why) = weir_missing().filter(|_| !args.common.rival_only) {
+    if let Some(why) = weir_missing().filter(|_| !args.sized.common.rival_only) {
         anyhow::bail!("{why}\n(--rival-only measures the other sides)");
     }
     let mut notes = Vec::new();
-    let runs = measure(&plan, !args.common.no_rival, !args.common.rival_only, &mut notes)?;
+    let runs = measure(&plan, !args.sized.common.no_rival, !args.sized.common.rival_only, &mut notes)?;
     notes.extend(oom_note(&runs));
     notes.dedup();
     let report = report(&plan, &runs, &notes);
-    Ok(Findings::new(report, args.common.json, human))
+    Ok(Findings::new(report, args.sized.common.json, human))
 }
 
 /// Interleaved: each run measures all sides, so that a slow minute of the machine hits all of them.
@@ -274,7 +274,7 @@ fn traffic_lines(traffic: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{CommonBenchArgs, DiskArgs};
+    use crate::cli::{DiskArgs, ModeArgs, SizedArgs};
 
     fn side(rate: f64, second_pass: u64) -> Value {
         json!({
@@ -292,10 +292,8 @@ mod tests {
 
     fn plan() -> Plan {
         let args = SwapArgs {
-            common: CommonBenchArgs::one_quick_run(),
-            size: None,
-            seconds: None,
-            faults: Some(FaultMode::Inline),
+            sized: SizedArgs::one_quick_run(),
+            mode: ModeArgs { faults: Some(FaultMode::Inline) },
             disk: DiskArgs { dir: "/var/tmp".into(), pool_max: None },
         };
         Plan::new(&args).unwrap()

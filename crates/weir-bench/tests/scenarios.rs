@@ -5,7 +5,7 @@ mod common;
 
 use std::io::Read;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Folder, assert_fails, binary as bench, binary_with as bench_with, json, stderr, stdout};
@@ -102,6 +102,13 @@ fn a_peak_above_the_budget_fails_the_bench() {
     assert!(stderr(&output).contains("more than its budget"), "{}", stderr(&output));
 }
 
+/// It fails, and says so, perhaps after lines about its progress.
+#[track_caller]
+fn fails(output: &Output, why: &str) {
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(output).contains(why), "'{why}' not in: {}", stderr(output));
+}
+
 #[test]
 fn a_library_that_does_not_start_fails_every_scenario() {
     let home = Folder::new();
@@ -114,10 +121,41 @@ fn a_library_that_does_not_start_fails_every_scenario() {
         &["founding", "f4", "--size=8M", "--seconds=0.01", "--quick"],
         &["founding", "f5", "--size=8M", "--seconds=0.01", "--quick"],
     ] {
-        let output = bench_with(&home, &library).args(args).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(stderr(&output).contains("did not start"), "{}", stderr(&output));
+        fails(&bench_with(&home, &library).args(args).output().unwrap(), "did not start");
     }
+}
+
+#[test]
+fn the_rules_are_listed_and_left_out_in_turn_where_the_build_can() {
+    let home = Folder::new();
+    let library = home.counting_library(7 << 20);
+    let rules = json(&bench(&home).args(["rules", "--json"]).output().unwrap());
+    let names: Vec<&str> =
+        rules["rows"].as_array().unwrap().iter().map(|row| row["rule"].as_str().unwrap()).collect();
+    assert!(names.len() > 20 && names.contains(&"nearness"), "{names:?}");
+    assert_eq!(rules["can_leave_out"], cfg!(feature = "experiments"));
+    let text = stdout(&bench(&home).arg("rules").output().unwrap());
+    assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    let (file, page) = (home.0.join("log.jsonl"), home.0.join("page.md"));
+    let ablate = |more: &[&str]| {
+        let mut command = bench_with(&home, &library);
+        command.args(["ablate", "--quick", "--json", "--file"]).arg(&file).arg("--page").arg(&page);
+        command.args(more).output().unwrap()
+    };
+    let two = ["--only=loads", "--only=turns", "--scenario=pool"];
+    if !cfg!(feature = "experiments") {
+        assert_fails(&ablate(&two), 1, &["cannot leave rules out", "make ablate"]);
+        return;
+    }
+    assert_fails(&ablate(&["--only=load"]), 1, &["no rule 'load'", "nearness"]);
+    let output = ablate(&two);
+    assert!(stderr(&output).contains("3 runs, about 1 minutes"), "{}", stderr(&output));
+    let report = json(&output);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 2);
+    assert!(report["rows"][0]["figures"][0]["gain"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("| loads |"));
+    let again = ablate(&two);
+    assert!(stderr(&again).contains("0 runs"), "all of it is in the file: {}", stderr(&again));
 }
 
 #[test]

@@ -320,7 +320,8 @@ const _: () = assert!(
 
 // How mechanism carries out what was decided: shares and marks.
 
-/// Frames left uncreated for single faults while these are what the program takes. Not tried (decision 12).
+/// Frames left uncreated for single faults, and made uncreated for them, while these are what the program
+/// takes. Not tried (decision 12).
 pub const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
 /// With fewer frames than these outside the pool nobody waits for whole blocks. Not tried (decision 28).
 pub const CRUMBS_LEAST: u32 = 32 * BLOCK_PAGES;
@@ -330,20 +331,17 @@ pub const RUN_MIN: u32 = 8;
 pub const POOLED_BLOCKS: u32 = 2;
 /// Faults after which the count of faulting threads begins anew. Not tried.
 pub const EPOCH_FAULTS: u64 = 256;
-/// A batch for the swap file holds at most one part in this of the frames, which it keeps until it is
-/// written. Not tried.
-pub const BATCH_STAGED_SHARE: u32 = 32;
-/// But so many in any case. Not tried.
+/// A batch for the swap file holds at most as many pages as may be staged ([`STAGED_SHARE`]), but so many in
+/// any case. Not tried.
 pub const BATCH_STAGED_MIN: u32 = 16;
-/// The pool is relieved when less than one part in this of its share is vacant. Not tried.
+/// The pool is relieved when less than one part in this of its share is vacant, by as large a part of its
+/// records. Not tried.
 pub const POOL_VACANT_PART: u64 = 16;
 /// Unchanged pages of the swap file go to the pool while more than one part in this of it is free. Tried:
 /// never, and a sixth (decision 18).
 pub const POOL_SPARE_PART: u64 = 6;
 /// Places in the pool given up, where that costs nothing, for a page that finds none. Not tried.
 pub const POOL_PLACES: u32 = 8;
-/// One record in this is given up when the pool is tight. Not tried.
-pub const EVICT_PART: u32 = 16;
 /// A cluster of the swap file is tidied up when at most one part in this of it is live. Not tried.
 pub const CLUSTER_SPARSE_PART: u64 = 4;
 /// Pages tried in vain before the rest of a window is given back untried. Not tried.
@@ -421,14 +419,12 @@ const _: () = assert!(THROUGH_USEFUL_END < THROUGH_USEFUL_BEGIN && THROUGH_BUSY_
 // Compressing cold records again ([`crate::policy::recompress`]). All of it by decision 35; other values were
 // not tried.
 
-/// Longest stretch of work, ns: no fault waits for it, but a fork may.
+/// Longest stretch of work, and shortest rest after one, ns: no fault waits for it, but a fork may.
 pub const COLD_SLICE_NS: u64 = 1_000_000;
 /// Between two laps, ns: so long at least nobody has wanted what is compressed again.
 pub const COLD_LAP_NS: u64 = 100_000_000;
 /// Rest after a fork, ns.
 pub const COLD_FORKED_NS: u64 = 64_000_000_000;
-/// Shortest rest after a slice, ns.
-pub const COLD_REST_NS_MIN: u64 = 1_000_000;
 /// Longest, ns.
 pub const COLD_REST_NS_MAX: u64 = 500_000_000;
 /// Others wanted the processor if the thread was without one for more than this part of a slice.
@@ -449,18 +445,18 @@ pub const COLD_WORTH_ONE_IN: u32 = 8;
 pub const COLD_LONG_REST_NS: u64 = 8_000_000_000;
 /// Doubled at most so often.
 pub const COLD_LONG_REST_DOUBLINGS: u32 = 5;
-const _: () = assert!(COLD_REST_NS_MIN <= COLD_REST_NS_MAX && COLD_REST_NS_MAX < COLD_LONG_REST_NS);
+const _: () = assert!(COLD_SLICE_NS <= COLD_REST_NS_MAX && COLD_REST_NS_MAX < COLD_LONG_REST_NS);
 
 /// Threads whose small calls hold their pages ([`crate::page::holds`]); those of others pin them. Reclaim
-/// asks all rows under each block's lock. By decision 43; other values were not tried.
+/// asks all rows under each block's lock. By decision 43; other values were not tried. A size.
 #[cfg(not(loom))]
 pub const HOLDS: u32 = 256;
-/// As many as a model has threads.
+/// A size: as many as a model has threads.
 #[cfg(loom)]
 pub const HOLDS: u32 = 2;
-/// Pages that a thread holds at most: a buffer of 64 KiB, wherever it begins.
+/// Pages that a thread holds at most, a bound: a buffer of 64 KiB, wherever it begins.
 pub const HELD_PAGES_MAX: u32 = 17;
-/// Part of the frames that the holds of all threads may take together, but for one page of each.
+/// Part of the frames that the holds of all threads may take together, but for one page of each: a bound.
 pub const HELD_SHARE: u32 = 8;
 
 const _: () = {

@@ -14,9 +14,9 @@ use crate::door::Pager;
 use crate::error::StartError;
 use crate::frames::Frames;
 use crate::limits::{
-    ARENA_PER_BUDGET, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN, FREE_LOW_SHARE,
-    GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE, STAGED_SHARE,
-    STORE_PER_HOLD,
+    ARENA_PER_BUDGET, CREDIT_KEPT, FIXED_OVERHEAD_BYTES, FREE_FLOOR, FREE_HIGH_FACTOR, FREE_LOW_MIN,
+    FREE_LOW_SHARE, GROW_AHEAD, KEPT_SHARE, LIFT_BLOCKS, NEW_FRAMES_LEAVE, OWN_SHARE, SHED_A_LITTLE,
+    STAGED_SHARE, STORE_PER_HOLD,
 };
 use crate::meter::Meter;
 use crate::page::BlockId;
@@ -146,9 +146,6 @@ pub struct Core<P: Pager> {
 
 /// Bound of the score that kept copies have.
 const KEEP_BOUND: i32 = 256;
-
-/// With so much room for new frames no more is made: later it is more for the same flush.
-const CREDIT_ENOUGH: u32 = 4 * BLOCK_PAGES;
 
 impl<P: Pager> Core<P> {
     /// Builds the state for a pager whose space and arena have the geometry's sizes.
@@ -376,7 +373,8 @@ impl<P: Pager> Core<P> {
     pub fn balance(&self) -> u32 {
         let free = self.frames.free();
         if self.demand.wants_credit() {
-            let enough = self.frames.credit() >= CREDIT_ENOUGH;
+            // With so much room no more is made: later it is more for the same flush.
+            let enough = self.frames.credit() >= CREDIT_KEPT;
             return if enough { 0 } else { self.shed_spare(u32::MAX) };
         }
         if self.takes_new_frames() {

@@ -10,6 +10,7 @@ mod listing;
 mod numbers;
 mod ratchet;
 mod source;
+mod steering;
 mod width;
 mod words;
 
@@ -71,6 +72,9 @@ pub fn run(all: bool) -> bool {
             ratchet::ROWS_WITHOUT_TEST,
         ),
         Checked::strict("numbers in policy", over_rust(numbers::check)),
+        Checked::ratchet("constants that steer", steering::constants(&texts), ratchet::CONSTANTS),
+        Checked::ratchet("feedback loops", steering::loops(&texts), ratchet::LOOPS),
+        Checked::ratchet("lines that choose", over_rust(steering::lines), ratchet::LINES_THAT_CHOOSE),
     ];
     for check in &checks {
         let shown = all || !check.passed();

@@ -118,7 +118,7 @@ fn one_run(
     };
     // First, because what the pool may take is what it took.
     let mut rival: Option<RivalOutcome> = None;
-    if !args.common.no_rival {
+    if !args.sized.common.no_rival {
         say(tier.rival);
         let area = if tier.key == FILE.key { Area::File(plan.disk.dir().to_owned()) } else { Area::Zram };
         let result = plan.disk.run_rival(area, plan.limit, &job);
@@ -128,7 +128,7 @@ fn one_run(
             rival = Some(outcome);
         }
     }
-    if args.common.rival_only {
+    if args.sized.common.rival_only {
         return Ok(run);
     }
     let budget = if tier.key == FILE.key { plan.limit } else { equal_ram(plan.limit, rival.as_ref()) };

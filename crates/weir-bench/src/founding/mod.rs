@@ -21,10 +21,10 @@ use crate::workload;
 /// Runs an experiment.
 pub fn founding(args: &FoundingArgs) -> anyhow::Result<Findings> {
     match &args.experiment {
-        Experiment::F1(args) => Ok(Findings::new(f1::run(args)?, args.common.json, f1::human)),
-        Experiment::F3(args) => Ok(Findings::new(f3::run(args)?, args.common.json, f3::human)),
-        Experiment::F4(args) => Ok(Findings::new(f4::run(args)?, args.common.json, f4::human)),
-        Experiment::F5(args) => Ok(Findings::new(f5::run(args)?, args.common.json, f5::human)),
+        Experiment::F1(args) => Ok(Findings::new(f1::run(args)?, args.sized.common.json, f1::human)),
+        Experiment::F3(args) => Ok(Findings::new(f3::run(args)?, args.sized.common.json, f3::human)),
+        Experiment::F4(args) => Ok(Findings::new(f4::run(args)?, args.sized.common.json, f4::human)),
+        Experiment::F5(args) => Ok(Findings::new(f5::run(args)?, args.sized.common.json, f5::human)),
     }
 }
 
@@ -49,11 +49,11 @@ impl Plan {
         if let Some(why) = weir_missing() {
             anyhow::bail!("{why}");
         }
-        let limit = disk::limit(args.size.as_deref(), if args.common.quick { "32M" } else { "128M" })?;
+        let limit = args.sized.limit(128)?;
         Ok(Plan {
             limit,
-            runs: args.common.runs(),
-            seconds: disk::seconds(args.seconds, &args.common, 3.0)?,
+            runs: args.sized.common.runs(),
+            seconds: args.sized.seconds(3.0)?,
             faults: probe::probe().auto_faults(),
             disk: Disk::new(&args.disk, limit * data_percent / 100, pool_max)?,
         })

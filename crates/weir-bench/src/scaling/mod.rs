@@ -41,9 +41,9 @@ struct Plan {
 impl Plan {
     fn new(args: &ScalingArgs) -> anyhow::Result<Plan> {
         Ok(Plan {
-            limit: disk::limit(args.size.as_deref(), if args.common.quick { "32M" } else { "128M" })?,
-            runs: args.common.runs(),
-            seconds: disk::seconds(args.seconds, &args.common, 2.0)?,
+            limit: args.sized.limit(128)?,
+            runs: args.sized.common.runs(),
+            seconds: args.sized.seconds(2.0)?,
         })
     }
 
@@ -68,7 +68,8 @@ pub fn scaling(args: &ScalingArgs) -> anyhow::Result<Findings> {
     let plan = Plan::new(args)?;
     let mut notes = Vec::new();
     let sizes = (plan.limit, plan.data());
-    let (weir, rival) = contestants(&args.common, args.faults, sizes, "the kernel alone", &mut notes)?;
+    let (weir, rival) =
+        contestants(&args.sized.common, args.mode.faults, sizes, "the kernel alone", &mut notes)?;
     let description = rival.as_ref().map(|r| r.description.clone());
     let runs = measure(&plan, rival.as_ref(), &weir)?;
     drop(rival);
@@ -76,7 +77,7 @@ pub fn scaling(args: &ScalingArgs) -> anyhow::Result<Findings> {
     notes.extend(oom_note(&kernels));
     let costs = if weir.contains(&FaultMode::Inline) { machine::measure()? } else { None };
     let report = report(&plan, description.as_deref(), &runs, costs, &notes);
-    Ok(Findings::new(report, args.common.json, human))
+    Ok(Findings::new(report, args.sized.common.json, human))
 }
 
 /// Interleaved: each run measures all sides with each number of threads, so that a slow minute of the machine

@@ -175,7 +175,8 @@ impl Outcome {
     }
 }
 
-fn resident_peak_bytes(pid: u32) -> Option<u64> {
+/// Most RAM that a process held so far, as the kernel counts it.
+pub fn resident_peak_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -210,7 +211,7 @@ fn parse_counters(text: &str) -> BTreeMap<String, u64> {
 }
 
 /// The `weir` binary: this one, or the one beside `weir-bench`.
-fn weir_binary() -> anyhow::Result<PathBuf> {
+pub fn weir_binary() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find the path of this binary")?;
     Ok(if own.ends_with("weir-bench") { own.with_file_name("weir") } else { own })
 }

@@ -15,7 +15,7 @@
 
 use crate::limits::{
     COLD_AGAIN_NS, COLD_FORKED_NS, COLD_LAP_NS, COLD_LONG_REST_DOUBLINGS, COLD_LONG_REST_NS,
-    COLD_REST_NS_MAX, COLD_REST_NS_MIN, COLD_SHORT_DOUBLINGS, COLD_SHORT_NS, COLD_VERDICT, COLD_WAITED_PART,
+    COLD_REST_NS_MAX, COLD_SHORT_DOUBLINGS, COLD_SHORT_NS, COLD_SLICE_NS, COLD_VERDICT, COLD_WAITED_PART,
     COLD_WANTED_MIN, COLD_WORTH_ONE_IN,
 };
 
@@ -94,7 +94,7 @@ impl ColdWalk {
     /// After a stretch of work.
     pub fn end_slice(&mut self, slice: Slice) {
         let waited = slice.took_ns.saturating_sub(slice.ran_ns) * COLD_WAITED_PART > slice.took_ns;
-        let rest = self.rest_ns.max(slice.took_ns).max(COLD_REST_NS_MIN);
+        let rest = self.rest_ns.max(slice.took_ns).max(COLD_SLICE_NS);
         self.rest_ns = if waited { rest * 2 } else { self.rest_ns / 2 }.min(COLD_REST_NS_MAX);
         self.due_ns = slice.now_ns + self.rest_ns.max(slice.took_ns);
         self.shortages = 0;

@@ -1,7 +1,7 @@
 //! Eviction from the pool: pages that are in the swap file as well give up their places, which costs no I/O.
 
 use crate::door::Pager;
-use crate::limits::{EVICT_PART, WRITTEN_BLOCKS};
+use crate::limits::{POOL_VACANT_PART, WRITTEN_BLOCKS};
 use crate::page::BlockId;
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
@@ -14,7 +14,7 @@ use weir_os::mem::PAGE_BYTES;
 /// give up.
 pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
     let records = core.stats.pool_logical_bytes().get() / PAGE_BYTES as u64;
-    let want = (records / u64::from(EVICT_PART)).clamp(1, u64::from(BATCH_PAGES)) as u32;
+    let want = (records / POOL_VACANT_PART).clamp(1, u64::from(BATCH_PAGES)) as u32;
     evict_written(core, want) == want
 }
 

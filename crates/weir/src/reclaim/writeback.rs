@@ -12,8 +12,8 @@ use super::tally;
 use super::window::{end_window, staged_from};
 use crate::door::Pager;
 use crate::limits::{
-    BATCH_STAGED_MIN, BATCH_STAGED_SHARE, CLUSTER_SPARSE_PART, COLD_BLOCKS, POOL_BATCHES, POOL_VACANT_PART,
-    SLOTS_GIVEN_UP, SLOTS_SWEPT,
+    BATCH_STAGED_MIN, CLUSTER_SPARSE_PART, COLD_BLOCKS, POOL_BATCHES, POOL_VACANT_PART, SLOTS_GIVEN_UP,
+    SLOTS_SWEPT, STAGED_SHARE,
 };
 use crate::page::cold::List;
 use crate::page::id::BLOCK_PAGES;
@@ -88,7 +88,7 @@ impl<'a, P: Pager> Out<'a, P> {
             kind: Kind::Back,
             pages: 0,
             staged: 0,
-            staged_most: (core.frames.limit() / BATCH_STAGED_SHARE).clamp(BATCH_STAGED_MIN, BATCH_PAGES),
+            staged_most: (core.frames.limit() / STAGED_SHARE).clamp(BATCH_STAGED_MIN, BATCH_PAGES),
             pushed: 0,
             current: None,
             no_room: false,
