@@ -23,7 +23,7 @@ from sampler import read_smaps, weir_bytes
 BUDGET = 24 << 20
 TRIES = 3
 WAIT_S = 30
-MARK = "WEIR_LEFTOVERS_MARK"
+MARK = "LEFTOVERS_MARK"
 
 # Argument: how it ends. Touches four budgets' worth for ever; says so after two rounds, when pages come and
 # go.

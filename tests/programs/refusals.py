@@ -97,6 +97,36 @@ def the_library_alone_refuses_a_bad_budget(program):
     ends(program.start(["/bin/true"], env=env), 125, "weir: invalid value")
 
 
+def the_library_alone_reads_the_configuration_file(program):
+    """As `weir run` does: what is wrong there is said, what is right is done, and children have it too."""
+    file = program.folder / ".config" / "weir" / "config.toml"
+    file.parent.mkdir(parents=True)
+    env = {"LD_PRELOAD": str(LIBRARY), "HOME": str(program.folder), "WEIR_FAULTS": program.faults}
+    env |= {"XDG_CONFIG_HOME": ""}
+    file.write_text('memory = "banana"\n')
+    ends(program.start(["/bin/true"], env=env), 125, f"weir: {file}: invalid value 'banana'")
+    file.write_text('memroy = "32M"\n')
+    refused = f"weir: {file}: unknown key 'memroy'; did you mean 'memory'?"
+    ends(program.start(["/bin/true"], env=env), 125, refused)
+    stats = program.folder / "stats"
+    file.write_text(f'memory = "32M"\nquiet = true\nstats = "{stats}.%p"\n')
+    grown = "grown = bytearray(8 << 20)"
+    child = f"import subprocess, sys; {grown}; subprocess.run([sys.executable, '-c', '{grown}'], check=True)"
+    ran = program.start([sys.executable, "-c", child], env=env)
+    assert (ran.returncode, ran.stderr) == (0, ""), told(ran)
+    written = [path.read_text() for path in program.folder.glob("stats.*")]
+    assert len(written) == 2 and all(f"weir_budget_bytes {32 * MIB}\n" in text for text in written), written
+
+
+def the_library_alone_refuses_a_mistyped_variable(program):
+    """And does nothing where nobody says how much memory there is to be."""
+    env = {"LD_PRELOAD": str(LIBRARY), "WEIR_MEMROY": "32M", "WEIR_FAULTS": program.faults}
+    ends(program.start(["/bin/true"], env=env), 125, "WEIR_MEMROY; did you mean WEIR_MEMORY?")
+    env = {"LD_PRELOAD": str(LIBRARY), "WEIR_FAULTS": program.faults, "WEIR_STATS": "idle"}
+    ends(program.start([sys.executable, "-c", "grown = bytearray(8 << 20)"], env=env), 0, "")
+    assert not (program.folder / "idle").exists()
+
+
 def a_budget_larger_than_half_of_the_space_is_refused(program):
     """The space is at most 2 TiB, and at least two budgets."""
     ends(program.run("", memory="1200G"), 125, "cannot reserve address space: ENOMEM (check RLIMIT_AS")
@@ -359,6 +389,8 @@ print(register(grown, MIB), register(small, 4096))
 
 CHECKS = [
     the_library_alone_refuses_a_bad_budget,
+    the_library_alone_reads_the_configuration_file,
+    the_library_alone_refuses_a_mistyped_variable,
     a_budget_larger_than_half_of_the_space_is_refused,
     too_little_address_space_is_refused,
     too_few_descriptors_are_refused,

@@ -8,11 +8,16 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand}
 use weir::config::OPTIONS;
 use weir_cli::child::InCgroupArgs;
 
-use crate::settings::default_of;
-
 /// Run programs within a hard RAM budget, in user space.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(
+    name = "weir",
+    version,
+    max_term_width = 100,
+    after_help = "To begin:\n  \
+    weir doctor                           is this machine ready? If not, what makes it so\n  \
+    weir run --memory 2G python3 job.py   runs a program in 2 GiB of RAM"
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -37,9 +42,13 @@ pub enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page
-    #[command(hide = true)]
-    Man,
+    /// Print the manual page, of Weir or of one of its commands
+    Man {
+        /// Of which command
+        command: Option<String>,
+    },
+    /// Print the version
+    Version,
     /// The program that the demo measures
     #[command(name = "__demo", hide = true)]
     DemoJob {
@@ -51,7 +60,7 @@ pub enum Command {
     InCgroup(InCgroupArgs),
 }
 
-/// `weir run`
+/// Arguments of `weir run`.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "weir run [OPTIONS] [--] PROGRAM [ARG]...",
@@ -75,11 +84,11 @@ pub struct SettingFlags(pub BTreeMap<&'static str, String>);
 impl Args for SettingFlags {
     fn augment_args(mut command: clap::Command) -> clap::Command {
         for option in OPTIONS {
-            let arg = Arg::new(option.name).long(option.name).hide(option.hidden);
+            let arg = Arg::new(option.name).long(option.name).short(option.short).hide(option.hidden);
             let arg = if option.is_switch() {
                 arg.action(ArgAction::SetTrue).help(format!("{} [env: {}]", option.help, option.env))
             } else {
-                let default = match default_of(option) {
+                let default = match option.default_for_programs() {
                     "" => String::new(),
                     text => format!(" [default: {text}]"),
                 };
@@ -130,7 +139,7 @@ pub struct JsonArgs {
     pub json: bool,
 }
 
-/// `weir config`
+/// Arguments of `weir config`.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     /// Say where each value comes from
@@ -141,11 +150,11 @@ pub struct ConfigArgs {
     pub json: bool,
 }
 
-/// `weir demo`
+/// Arguments of `weir demo`.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Budget when the kernel's own swap cannot be measured beside it; else the RAM that the kernel used
-    #[arg(long, value_name = "SIZE", default_value = "128M")]
+    #[arg(short, long, value_name = "SIZE", default_value = "128M")]
     pub memory: String,
     /// Leave out the kernel's own swap even as root
     #[arg(long)]
@@ -200,6 +209,15 @@ mod tests {
     }
 
     #[test]
+    fn letters_stand_for_the_options_that_are_used_most() {
+        let args = run_args(&["-q", "-v", "-m", "300M", "prog", "-m", "-q"]).unwrap();
+        let of = |name: &str| args.flags.0.get(name).map(String::as_str);
+        assert_eq!((of("quiet"), of("verbose"), of("memory")), (Some("1"), Some("1"), Some("300M")));
+        assert_eq!(args.command, ["prog", "-m", "-q"]);
+        assert_eq!(run_args(&["-m1G", "prog"]).unwrap().flags.0["memory"], "1G");
+    }
+
+    #[test]
     fn unknown_options_and_a_missing_program_are_refused() {
         assert!(run_args(&["--no-such-option", "prog"]).is_err());
         assert!(run_args(&["--memory", "1G"]).is_err());
@@ -212,6 +230,7 @@ mod tests {
         for option in OPTIONS {
             let shown = help.contains(&format!("--{}", option.name)) && help.contains(option.env);
             assert_eq!(shown, !option.hidden, "{}", option.name);
+            assert!(option.hidden || option.words().all(|word| help.contains(word)), "{}", option.name);
         }
     }
 }

@@ -2,12 +2,14 @@
 
 mod bench;
 mod cli;
+mod completions;
 mod config_cmd;
 mod demo;
 mod doctor;
 mod elf;
 mod run;
 mod settings;
+mod suggest;
 mod swapfile;
 
 use std::process::ExitCode;
@@ -20,11 +22,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // Under `run` a status of 2 could be the program's.
-            let run = std::env::args_os().nth(1).is_some_and(|arg| arg == "run");
-            return exit::usage_error(&error, if run { exit::OWN_FAILURE } else { exit::USAGE });
-        }
+        Err(error) => return explain(&error),
     };
     match cli.command {
         Command::Run(args) => run::run(&args),
@@ -32,25 +30,49 @@ fn main() -> ExitCode {
         Command::Doctor(args) => exit::finish(doctor::doctor(&args)),
         Command::Bench(args) => exit::finish(bench::bench(&args)),
         Command::Config(args) => exit::finish(config_cmd::config(&args)),
-        Command::Completions { shell } => exit::finish(print_completions(shell)),
-        Command::Man => exit::finish(print_man_page()),
+        Command::Completions { shell } => exit::finish(completions::print(shell)),
+        Command::Man { command } => exit::finish(print_man_page(command.as_deref())),
+        Command::Version => exit::finish(print_version()),
         Command::DemoJob { bytes } => exit::finish(demo::job(bytes)),
         Command::InCgroup(args) => child::enter_cgroup_and_exec(&args),
     }
 }
 
-fn print_completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
-    term::print(&String::from_utf8_lossy(&script))?;
+/// What is wrong with the command line.
+fn explain(error: &clap::Error) -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(meant) = suggest::meant(error.kind(), &words) {
+        eprintln!("weir: {meant}");
+        return ExitCode::from(exit::USAGE);
+    }
+    // Under `run` a status of 2 could be the program's.
+    let run = words.first().is_some_and(|word| word == "run");
+    exit::usage_error(error, if run { exit::OWN_FAILURE } else { exit::USAGE })
+}
+
+fn print_version() -> anyhow::Result<ExitCode> {
+    term::print(&format!("{} {}\n", env!("CARGO_BIN_NAME"), env!("CARGO_PKG_VERSION")))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_man_page() -> anyhow::Result<ExitCode> {
+/// The page of one command, or that of `weir`, with the options of `run`.
+fn print_man_page(name: Option<&str>) -> anyhow::Result<ExitCode> {
+    let find = |name: &str| {
+        let mut weir = Cli::command();
+        weir.build();
+        weir.find_subcommand(name).filter(|command| !command.is_hide_set()).cloned()
+    };
     let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-    let run = Cli::command().find_subcommand("run").cloned().unwrap_or_default();
-    clap_mangen::Man::new(run).render_options_section(&mut page)?;
+    match name {
+        Some(name) => {
+            let command = find(name).ok_or_else(|| anyhow::anyhow!("there is no command '{name}'"))?;
+            clap_mangen::Man::new(command).title(format!("weir-{name}")).render(&mut page)?;
+        }
+        None => {
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            clap_mangen::Man::new(find("run").unwrap_or_default()).render_options_section(&mut page)?;
+        }
+    }
     term::print(&String::from_utf8_lossy(&page))?;
     Ok(ExitCode::SUCCESS)
 }

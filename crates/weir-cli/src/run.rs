@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting};
+use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting, names};
 use weir::engine::place;
 use weir_cli::exit::OWN_FAILURE;
 use weir_cli::preload;
@@ -22,9 +22,9 @@ const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// Exit status when the program does not exist.
 const EXIT_NOT_FOUND: u8 = 127;
 
-/// A failure before the program started.
+/// A failure before the program started: exit status and message.
 #[derive(Debug)]
-struct Failure {
+pub struct Failure {
     status: u8,
     message: String,
 }
@@ -72,6 +72,8 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     for (variable, value) in environment(&layers, &settings) {
         command.env(variable, value);
     }
+    // The program keeps the process.
+    command.env(names::FIRST_ENV, std::process::id().to_string());
     Ok(command)
 }
 
@@ -94,6 +96,7 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
             },
             OptionId::Place => settings.place.unwrap_or_else(place::choose).to_string().into(),
             OptionId::Quiet => u8::from(settings.quiet).to_string().into(),
+            OptionId::Verbose => u8::from(settings.verbose).to_string().into(),
             OptionId::Stats => match &settings.stats {
                 Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).into(),
                 None => continue,
@@ -107,7 +110,7 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
 
 /// The file that `execvp` would start: names without a slash are looked up in PATH; the first executable one
 /// counts, and one that exists but is not executable is remembered for the message.
-fn find_in_path(name: &OsStr) -> Result<PathBuf, Failure> {
+pub fn find_in_path(name: &OsStr) -> Result<PathBuf, Failure> {
     let shown = name.display();
     let not_found = || Failure { status: EXIT_NOT_FOUND, message: format!("{shown}: program not found") };
     if name.is_empty() {

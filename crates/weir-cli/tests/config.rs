@@ -63,7 +63,7 @@ fn without_a_config_home_the_file_in_the_home_folder_counts() {
 #[test]
 fn mistakes_in_the_file_are_errors_that_name_it() {
     for (text, part) in [
-        ("memroy = \"1G\"\n", "memroy"),
+        ("memroy = \"1G\"\n", "'memroy'; did you mean 'memory'?"),
         ("memory = \"1X\"\n", "unknown unit"),
         ("memory = [1]\n", "array"),
         ("swap-io = \"aio\"\n", "uring"),
@@ -87,4 +87,16 @@ fn a_bad_variable_is_named_in_the_message() {
     assert_fails(&output, 125, &["WEIR_MEMORY", "2X"]);
     let output = weir_with(&home, &library).env("WEIR_MEMORY", "").args(["run", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "empty is not set: {}", stderr(&output));
+}
+
+#[test]
+fn a_mistyped_variable_is_an_error_that_names_the_one_that_was_meant() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let with = |name: &str, args: &[&str]| weir_with(&home, &library).env(name, "2G").args(args).output();
+    assert_fails(&with("WEIR_MEMROY", &["run", "true"]).unwrap(), 125, &["WEIR_MEMROY", "WEIR_MEMORY?"]);
+    assert_fails(&with("WEIR_SWAPDIR", &["config"]).unwrap(), 1, &["WEIR_SWAPDIR", "WEIR_SWAP_DIR?"]);
+    assert_fails(&with("WEIR_XYZZY", &["run", "true"]).unwrap(), 125, &["WEIR_XYZZY", "--help"]);
+    let other = with("WEIRD", &["run", "true"]).unwrap();
+    assert_eq!((other.status.code(), stderr(&other).as_str()), (Some(0), ""));
 }

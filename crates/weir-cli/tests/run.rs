@@ -92,8 +92,9 @@ fn an_unreadable_script_is_found_in_path_only_if_executable() {
 fn bad_options_and_sizes_are_125_with_the_reason() {
     let home = Folder::new();
     let library = home.stub_library();
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["--memory", "1M"], "8 MiB"),
+        (&["-m", "300"], "did you mean 300M?"),
         (&["--memory", "-2G"], "negative"),
         (&["--memory", "lots"], "not"),
         (&["--memory", "99999999999G"], "64 bits"),
@@ -201,6 +202,19 @@ fn settings_reach_the_program_as_variables_with_exact_bytes() {
     ] {
         assert!(environment.lines().any(|l| l == line), "{line} not in:\n{environment}");
     }
+}
+
+#[test]
+fn letters_stand_for_memory_quiet_and_verbose() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let print = ["sh", "-c", "echo $WEIR_MEMORY $WEIR_QUIET $WEIR_VERBOSE"];
+    let run = |options: &[&str]| {
+        let output = weir_with(&home, &library).arg("run").args(options).args(print).output().unwrap();
+        stdout(&output)
+    };
+    assert_eq!(run(&["-m", "64M"]), "67108864 0 0\n");
+    assert_eq!(run(&["-m64M", "-q", "-v"]), "67108864 1 1\n");
 }
 
 #[test]

@@ -52,6 +52,51 @@ fn completions_and_the_manual_page_come_from_the_same_table() {
 }
 
 #[test]
+fn completions_offer_values_and_not_what_help_hides() {
+    let home = Folder::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let text = stdout(&weir(&home).args(["completions", shell]).output().unwrap());
+        for offered in ["inline", "writethrough", "verbose"] {
+            assert!(text.contains(offered), "{shell}: {offered}");
+        }
+        for hidden in ["frame-order", "store-batch", "in-cgroup"] {
+            assert!(!text.contains(hidden), "{shell}: {hidden}");
+        }
+    }
+}
+
+#[test]
+fn help_version_and_manual_pages_are_commands_too() {
+    let home = Folder::new();
+    let said = |args: &[&str]| {
+        let output = weir(&home).args(args).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{args:?}");
+        stdout(&output)
+    };
+    assert_eq!(said(&["version"]), said(&["--version"]));
+    assert!(said(&["version"]).starts_with("weir 0."));
+    assert_eq!(said(&["help"]), said(&["--help"]));
+    assert_eq!(said(&["help", "run"]), said(&["run", "--help"]));
+    assert!(said(&["help", "run"]).contains("<auto|inline|thread>"));
+    assert!(said(&["help"]).contains("weir run --memory 2G"));
+    assert!(said(&["man"]).contains(".TH weir 1") && said(&["man", "run"]).contains(".TH weir-run 1"));
+    assert_fails(&weir(&home).args(["man", "nonsense"]).output().unwrap(), 1, &["nonsense"]);
+}
+
+#[test]
+fn a_program_without_run_before_it_is_asked_about() {
+    let home = Folder::new();
+    let ask = |args: &[&str]| weir(&home).args(args).output().unwrap();
+    let asked = [("sh job.sh", "'sh'"), ("-m 2G sh job.sh", "'-m'"), ("/bin/sh -c true", "'/bin/sh'")];
+    for (line, first) in asked {
+        let words: Vec<&str> = line.split(' ').collect();
+        let meant = format!("did you mean `weir run {line}`?");
+        assert_fails(&ask(&words), 2, &[first, "is no command of Weir", &meant]);
+    }
+    assert_fails(&ask(&["runn", "true"]), 2, &["'runn'", "'run'"]);
+}
+
+#[test]
 fn usage_errors_of_other_commands_are_2_and_help_is_0() {
     let home = Folder::new();
     assert_fails(&weir(&home).arg("no-such-command").output().unwrap(), 2, &["no-such-command"]);

@@ -2,8 +2,8 @@
 
 use crate::{arena, demand, exit, family, fork, inline, kept, start, state};
 use core::ffi::{CStr, c_char, c_int};
-use std::ffi::CString;
-use weir::config::{Faults, Fork, Settings};
+use std::ffi::{CString, OsString};
+use weir::config::{Faults, Fork, OPTIONS, OptionId, OptionSpec, Settings, file, names};
 use weir::engine::{place, threads::say};
 
 #[used]
@@ -23,24 +23,71 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
     arena::prepare();
     kept::prepare();
     demand::prepare(start::start);
-    let lookup = |name: &str| lookup(envp, name);
-    if lookup("WEIR_DISABLE").is_some_and(|v| v == "1") || lookup("WEIR_MEMORY").is_none() {
-        state::set_off();
-        family::hand_over();
-        return;
-    }
-    match Settings::from_env(lookup) {
-        Ok(mut s) => {
+    match settings(&Block(envp)) {
+        Ok(Some(mut s)) => {
             hand_down_place(&mut s);
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s);
             take_over(&s);
             state::set_settings(s);
         }
+        Ok(None) => {
+            state::set_off();
+            family::hand_over();
+        }
         Err(e) => {
             say(format_args!("{e}"));
             weir_os::sys::exit_group(125);
         }
+    }
+}
+
+/// The settings of this process; `None`: Weir is switched off, or nobody says how much memory there is to be.
+///
+/// `weir run` hands all of them down as variables. Without it the first process reads the same files, has the
+/// same defaults, and hands down what it found.
+fn settings(env: &Block) -> Result<Option<Settings>, String> {
+    let set = |name: &str| env.get(name).filter(|text| !text.is_empty());
+    if set("WEIR_DISABLE").is_some_and(|v| v == "1") {
+        return Ok(None);
+    }
+    let alone = set(names::FIRST_ENV).is_none();
+    let files = if alone {
+        env.each().try_for_each(|(name, _)| names::check_variable(&String::from_utf8_lossy(name)))?;
+        file::read(|name| env.get(name).map(OsString::from))?
+    } else {
+        Vec::new()
+    };
+    let in_files = |o: &OptionSpec| files.iter().find_map(|(path, values)| Some((path, values.get(o.name)?)));
+    let named = OPTIONS.iter().find(|o| o.id == OptionId::Memory);
+    if !named.is_some_and(|o| set(o.env).is_some() || in_files(o).is_some()) {
+        return Ok(None);
+    }
+    let value = |o: &OptionSpec| {
+        let found = set(o.env).or_else(|| in_files(o).map(|(_, text)| text.clone()));
+        found.or_else(|| Some(o.default_for_programs().to_owned()))
+    };
+    let settings = Settings::from_values(value, weir_os::probe::ram_limit_bytes).map_err(|e| {
+        let option = OPTIONS.iter().find(|o| o.name == e.option && set(o.env).is_none());
+        option
+            .and_then(in_files)
+            .map_or_else(|| e.to_string(), |(path, _)| format!("{}: {e}", path.display()))
+    })?;
+    if alone {
+        OPTIONS
+            .iter()
+            .filter_map(|o| Some((o.env, in_files(o)?.1)))
+            .for_each(|(name, text)| hand_down(name, text));
+        hand_down(names::FIRST_ENV, &weir_os::sys::getpid().to_string());
+    }
+    Ok(Some(settings))
+}
+
+/// For the programs that this one starts, unless they are told otherwise.
+fn hand_down(name: &str, text: &str) {
+    if let (Ok(name), Ok(text)) = (CString::new(name), CString::new(text)) {
+        // SAFETY: terminated strings, which libc copies; no other thread runs yet.
+        unsafe { libc::setenv(name.as_ptr(), text.as_ptr(), 0) };
     }
 }
 
@@ -69,10 +116,7 @@ fn hand_down_place(settings: &mut Settings) {
     if settings.place.is_none() {
         let place = place::choose();
         settings.place = Some(place);
-        if let Ok(text) = CString::new(place.to_string()) {
-            // SAFETY: terminated strings, which libc copies; no other thread runs yet.
-            unsafe { libc::setenv(c"WEIR_PLACE".as_ptr(), text.as_ptr(), 0) };
-        }
+        hand_down("WEIR_PLACE", &place.to_string());
     }
 }
 
@@ -80,23 +124,29 @@ extern "C" fn fini() {
     exit::at_exit();
 }
 
-/// A variable of the environment block handed to the constructor: `environ` is not set yet.
-fn lookup(envp: *const *const c_char, name: &str) -> Option<String> {
-    let mut p = envp;
-    if p.is_null() {
-        return None;
-    }
-    // SAFETY: the block is a NULL-terminated array of NUL-terminated strings.
-    unsafe {
-        while !(*p).is_null() {
-            let entry = CStr::from_ptr(*p).to_bytes();
-            if let Some(rest) = entry.strip_prefix(name.as_bytes())
-                && let Some(value) = rest.strip_prefix(b"=")
-            {
-                return Some(String::from_utf8_lossy(value).into_owned());
+/// The environment block handed to the constructor: `environ` is not set yet.
+struct Block(*const *const c_char);
+
+impl Block {
+    /// Names and values.
+    fn each(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut at = self.0;
+        core::iter::from_fn(move || {
+            // SAFETY: the block is a NULL-terminated array of NUL-terminated strings.
+            unsafe {
+                if at.is_null() || (*at).is_null() {
+                    return None;
+                }
+                let entry = CStr::from_ptr(*at).to_bytes();
+                at = at.add(1);
+                let end = entry.iter().position(|b| *b == b'=').unwrap_or(entry.len());
+                Some((&entry[..end], entry.get(end + 1..).unwrap_or_default()))
             }
-            p = p.add(1);
-        }
+        })
     }
-    None
+
+    fn get(&self, name: &str) -> Option<String> {
+        let value = self.each().find_map(|(found, value)| (found == name.as_bytes()).then_some(value))?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
 }

@@ -5,6 +5,8 @@
 //! engine reads the same table through [`Settings::from_env`]. Nothing here panics: it runs inside other
 //! people's programs.
 
+pub mod file;
+pub mod names;
 pub mod rules;
 mod size;
 
@@ -68,6 +70,8 @@ pub enum OptionId {
     Stats,
     /// The option `quiet`.
     Quiet,
+    /// The option `verbose`.
+    Verbose,
     /// The option `pager`.
     Pager,
     /// The option `unmap-batch`.
@@ -93,6 +97,8 @@ pub struct OptionSpec {
     pub id: OptionId,
     /// Long flag without the dashes, and key in `config.toml`.
     pub name: &'static str,
+    /// The flag of one letter.
+    pub short: Option<char>,
     /// The environment variable.
     pub env: &'static str,
     /// Placeholder of the value in help texts; empty for a switch, which is given without a value.
@@ -110,6 +116,20 @@ impl OptionSpec {
     pub fn is_switch(&self) -> bool {
         self.value.is_empty()
     }
+
+    /// Words that the option takes, as its placeholder lists them: those in small letters.
+    pub fn words(&self) -> impl Iterator<Item = &'static str> {
+        let is_word = |text: &&str| {
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        };
+        self.value.split('|').filter(is_word)
+    }
+
+    /// What holds for a program under Weir when nothing sets the option. An engine that is made by hand
+    /// ([`Settings::from_values`]) has no swap file unless it is given one.
+    pub fn default_for_programs(&self) -> &'static str {
+        if self.id == OptionId::Swap { "auto" } else { self.default }
+    }
 }
 
 const fn spec(
@@ -120,19 +140,27 @@ const fn spec(
     default: &'static str,
     help: &'static str,
 ) -> OptionSpec {
-    OptionSpec { id, name, env, value, default, help, hidden: false }
+    OptionSpec { id, name, short: None, env, value, default, help, hidden: false }
+}
+
+/// An option that has a flag of one letter as well.
+const fn short(letter: char, option: OptionSpec) -> OptionSpec {
+    OptionSpec { short: Some(letter), ..option }
 }
 
 /// All options, in the order in which help and `weir config` show them.
 pub const OPTIONS: &[OptionSpec] = &[
-    spec(
-        OptionId::Memory,
-        "memory",
-        "WEIR_MEMORY",
-        "SIZE",
-        "50%",
-        "RAM the program's managed memory may use: a size, a percentage of the machine's (or container's) \
-         RAM, or max",
+    short(
+        'm',
+        spec(
+            OptionId::Memory,
+            "memory",
+            "WEIR_MEMORY",
+            "SIZE",
+            "50%",
+            "RAM that the program may have in all: a size (2G), a percentage of the machine's (or \
+             container's) RAM, or max",
+        ),
     ),
     spec(
         OptionId::Swap,
@@ -196,7 +224,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         OptionId::Faults,
         "faults",
         "WEIR_FAULTS",
-        "auto|thread",
+        "auto|inline|thread",
         "auto",
         "Who serves page faults: the faulting thread (inline), a handler thread, or what works (auto)",
     ),
@@ -224,7 +252,28 @@ pub const OPTIONS: &[OptionSpec] = &[
         "",
         "Write counters to FILE when the program ends (%p is the process id)",
     ),
-    spec(OptionId::Quiet, "quiet", "WEIR_QUIET", "", "", "No summary line on stderr when the program ends"),
+    short(
+        'q',
+        spec(
+            OptionId::Quiet,
+            "quiet",
+            "WEIR_QUIET",
+            "",
+            "",
+            "No summary on stderr when the program ends, and no warnings",
+        ),
+    ),
+    short(
+        'v',
+        spec(
+            OptionId::Verbose,
+            "verbose",
+            "WEIR_VERBOSE",
+            "",
+            "",
+            "A line also where Weir was not needed, and the exact figures",
+        ),
+    ),
     OptionSpec {
         hidden: true,
         ..spec(
@@ -444,8 +493,10 @@ pub struct Settings {
     pub mlock: Mlock,
     /// File for the counters at exit; `%p` stands for the process id.
     pub stats: Option<PathBuf>,
-    /// No summary line at exit.
+    /// No summary at exit.
     pub quiet: bool,
+    /// A summary also of programs that did not need Weir.
+    pub verbose: bool,
     /// How pages travel.
     pub pager: Pager,
     /// Most pages unmapped by one system call.
@@ -509,6 +560,7 @@ impl Settings {
             mlock: Mlock::Honour,
             stats: None,
             quiet: false,
+            verbose: false,
             pager: Pager::Auto,
             unmap_batch: UNMAP_BATCH_MAX,
             store_batch: STORE_BATCH_MAX,
@@ -571,6 +623,7 @@ impl Settings {
             }
             OptionId::Stats => self.stats = (!text.is_empty()).then(|| PathBuf::from(text)),
             OptionId::Quiet => self.quiet = switch(text)?,
+            OptionId::Verbose => self.verbose = switch(text)?,
             OptionId::Pager => {
                 let known = [("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy)];
                 self.pager = choice(text, &known)?;
@@ -609,8 +662,11 @@ fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
 fn memory(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
     let bytes = size_of(text, total_ram)?;
     if bytes < MEMORY_BYTES_MIN {
+        // Nobody means bytes who writes such a number without a unit.
+        let bare = text.trim().bytes().all(|b| b.is_ascii_digit()) && bytes > 0;
+        let meant = if bare { format!("; did you mean {bytes}M?") } else { String::new() };
         return Err(format!(
-            "a budget of {bytes} bytes is too small; the least is {} ({MEMORY_BYTES_MIN} bytes)",
+            "a budget of {bytes} bytes is too small; the least is {} ({MEMORY_BYTES_MIN} bytes){meant}",
             format_size(MEMORY_BYTES_MIN)
         ));
     }

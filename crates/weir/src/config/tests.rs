@@ -42,6 +42,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_MLOCK", "deny"),
         ("WEIR_STATS", "/tmp/s.%p"),
         ("WEIR_QUIET", "1"),
+        ("WEIR_VERBOSE", "1"),
         ("WEIR_PAGER", "copy"),
         ("WEIR_UNMAP_BATCH", "1"),
         ("WEIR_STORE_BATCH", "2"),
@@ -69,6 +70,7 @@ fn every_option_is_read_from_its_variable() {
         mlock: Mlock::Deny,
         stats: Some(PathBuf::from("/tmp/s.%p")),
         quiet: true,
+        verbose: true,
         pager: Pager::Copy,
         unmap_batch: 1,
         store_batch: 2,
@@ -87,6 +89,29 @@ fn a_budget_below_the_minimum_is_refused_and_the_minimum_named() {
     let text = refusal("WEIR_MEMORY", "8388607");
     assert!(text.contains("8 MiB") && text.contains("8388608"), "{text}");
     assert!(text.contains("--memory") && text.contains("WEIR_MEMORY"), "{text}");
+}
+
+#[test]
+fn a_bare_number_below_the_minimum_is_asked_about() {
+    let text = refusal("WEIR_MEMORY", "300");
+    assert!(text.contains("did you mean 300M?"), "{text}");
+    for clear in ["300K", "0", "0.1M", "1%"] {
+        let text = parse(&[("WEIR_MEMORY", clear)]).map_or_else(|e| e.to_string(), |s| s.memory.to_string());
+        assert!(!text.contains("did you mean"), "{clear}: {text}");
+    }
+}
+
+#[test]
+fn every_word_that_help_and_completions_offer_is_taken() {
+    for option in OPTIONS {
+        for word in option.words() {
+            assert!(parse(&[(option.env, word)]).is_ok(), "{}={word}", option.env);
+        }
+    }
+    let words = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.words().collect::<Vec<_>>()).unwrap();
+    assert_eq!(words(OptionId::Faults), ["auto", "inline", "thread"]);
+    assert_eq!(words(OptionId::Swap), ["none", "auto"]);
+    assert!(words(OptionId::Memory).is_empty() && words(OptionId::Quiet).is_empty());
 }
 
 #[test]
@@ -156,8 +181,9 @@ fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
     for (i, a) in OPTIONS.iter().enumerate() {
         assert_eq!(a.env, format!("WEIR_{}", a.name.to_uppercase().replace('-', "_")));
         assert!(!a.help.is_empty());
-        for b in &OPTIONS[i + 1..] {
+        for b in OPTIONS[i + 1..] {
             assert!(a.name != b.name && a.id != b.id);
+            assert!(a.short.is_none() || a.short != b.short);
         }
     }
     let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
