@@ -39,7 +39,8 @@ const TOLD: &[(&str, &[&str])] = &[(
     &[
         "leave too little of the budget of 32 MiB",
         "does not fit into the rest of the managed",
-        "MiB of RAM in a budget of 32 MiB",
+        "overfull finished in",
+        "of 32 MiB in all",
     ],
 )];
 const CFLAGS: &[&str] = &["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];

@@ -232,6 +232,14 @@ const SUITES: &[Suite] = &[
         minutes_max: 5,
     },
     Suite {
+        name: "ends",
+        command: &["python3", "tests/programs/ends.py"],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 26,
+        minutes_max: 10,
+    },
+    Suite {
         name: "owners",
         command: &["python3", "tests/programs/owners.py"],
         env: &[],

@@ -101,6 +101,20 @@ pub fn close(fd: i32) {
     }
 }
 
+/// Device and inode of what a descriptor names; `None` if nothing.
+pub fn identity_of(fd: i32) -> Option<(u64, u64)> {
+    identity(fd).ok()
+}
+
+/// Whether a descriptor names a terminal.
+pub fn is_terminal(fd: i32) -> bool {
+    // SAFETY: plain data, valid when zero.
+    let mut state: libc::termios = unsafe { core::mem::zeroed() };
+    let args = [fd as usize, libc::TCGETS as usize, &raw mut state as usize, 0, 0, 0];
+    // SAFETY: the kernel writes its structure, which is shorter than libc's.
+    unsafe { syscall(libc::SYS_ioctl, args) }.is_ok()
+}
+
 /// Device and inode of what a descriptor names.
 fn identity(fd: i32) -> Result<(u64, u64), Errno> {
     // SAFETY: plain data, valid when zero.

@@ -10,6 +10,7 @@ pub mod code;
 pub mod codec;
 pub mod elf;
 pub mod fds;
+pub mod file;
 pub mod fileio;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;

@@ -3,9 +3,9 @@
 //! A descriptor of `/proc/self/statm` is kept open: a file opened now and then would take, for a moment, the
 //! lowest number, which the program may expect for a file of its own.
 
-use crate::fds;
 use crate::mem::PAGE_BYTES;
 use crate::sys::{self, Errno, syscall};
+use crate::{fds, file};
 use core::sync::atomic::{AtomicI32, Ordering};
 
 /// The process's own `/proc/self/statm`. Read by a few microseconds' system call, from any thread.
@@ -41,6 +41,24 @@ pub fn anon_bytes_once() -> Option<u64> {
     let anon = read_anon(fd);
     sys::close(fd);
     anon
+}
+
+/// Shared memory of the process in RAM (`RssShmem`), bytes: relatives may have it as well. 0 where the kernel
+/// does not tell.
+pub fn shared_bytes() -> u64 {
+    let mut room = [0u8; 4096];
+    let text = file::read_start(c"/proc/self/status", &mut room).unwrap_or_default();
+    shared_of(text).unwrap_or(0)
+}
+
+fn shared_of(text: &[u8]) -> Option<u64> {
+    let line = text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"RssShmem:"))?;
+    let digits = line.trim_ascii().strip_suffix(b" kB")?.trim_ascii();
+    let kib = digits.iter().try_fold(0u64, |n, digit| match digit {
+        b'0'..=b'9' => n.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
+        _ => None,
+    })?;
+    kib.checked_mul(1024)
 }
 
 fn read_anon(fd: i32) -> Option<u64> {
@@ -86,6 +104,13 @@ mod tests {
     fn anonymous_memory_is_what_is_resident_and_not_shared() {
         assert_eq!(anon_of(b"1000 300 100 10 0 50 0\n"), Some(200 * PAGE_BYTES as u64));
         assert_eq!(anon_of(b"1000 300 400 10 0 50 0\n"), Some(0));
+    }
+
+    #[test]
+    fn shared_memory_is_found_among_the_lines_of_the_status() {
+        assert_eq!(shared_of(b"RssFile:\t  12 kB\nRssShmem:\t    340 kB\nVmData: 1 kB\n"), Some(340 << 10));
+        assert_eq!(shared_of(b"RssShmem:\t x kB\n"), None);
+        assert_eq!(shared_of(b"VmData: 1 kB\n"), None);
     }
 
     #[test]

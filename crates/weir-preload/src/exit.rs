@@ -1,121 +1,271 @@
-//! At exit: the summary line and the statistics file.
+//! What is told when the process ends, however it ends: the summary on stderr and the statistics file.
+//!
+//! A report may be made in a signal handler, or by a thread that has just found that everything is full. It
+//! allocates nothing, takes no lock that anybody else takes, calls nothing of libc's, and runs on a stack of
+//! its own.
 
-use crate::state;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::fmt::Write as _;
+use crate::state::{self, Weir};
+use core::cell::UnsafeCell;
+use core::fmt::Write as _;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 use weir::config::Settings;
-use weir_os::{fds, sys};
+use weir::engine::summary::{End, Figures, Who, not_needed};
+use weir_os::file::{PathText, Sink};
+use weir_os::stack::Stack;
+use weir_os::{fds, ram, sys, thread};
 
-/// The process that loaded the shim (not a child forked from it).
-static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The process that a report is about: children of `vfork` share this memory and are others.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Whether it is the first of its tree.
+static FIRST: AtomicBool = AtomicBool::new(false);
+/// Whether it loaded the shim, and is not a child forked from the one that did.
+static LOADED: AtomicBool = AtomicBool::new(false);
+/// When its program started, ns.
+static SINCE_NS: AtomicU64 = AtomicU64::new(0);
+/// A way to the terminal: many programs close stderr (through libc, where no hook sees it) before the end.
 static STDERR: AtomicI32 = AtomicI32::new(-1);
+/// What stderr was when that was made: a child has no way of its own to it, and may have another stderr.
+static STDERR_IS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The program's name and its script's.
+static NAME: OnceLock<Name> = OnceLock::new();
+/// 0: no report yet; 1: somebody makes it; 2: it is made.
+static REPORTED: AtomicU32 = AtomicU32::new(0);
+/// Where it is made.
+static STACK: ReportStack = ReportStack(UnsafeCell::new(None));
 
-pub fn configure(_settings: &Settings) {
-    OWNER.store(sys::getpid(), Ordering::Relaxed);
+const STACK_BYTES: usize = 64 << 10;
+/// How long a thread waits for another's report before it ends the process all the same.
+const WAIT_NS: u64 = 1_000_000_000;
+
+struct ReportStack(UnsafeCell<Option<Stack>>);
+
+// SAFETY: written before the engine runs and before a forked child does; used by whoever set REPORTED alone.
+unsafe impl Sync for ReportStack {}
+
+/// Bytes of a name that are told.
+const NAME_BYTES: usize = 60;
+
+struct Name {
+    text: [u8; NAME_BYTES],
+    len: usize,
 }
 
-/// Keeps a way to the terminal: many programs close stderr (through libc, where no hook sees it)
-/// before the destructors run.
-pub fn engine_started() {
-    if state::settings().is_some_and(|s| !s.quiet) {
+impl Name {
+    /// The last parts of the paths of the program and, where it is an interpreter's, of its script.
+    fn of<'a>(mut args: impl Iterator<Item = &'a [u8]>) -> Name {
+        let mut name = Name { text: [0; NAME_BYTES], len: 0 };
+        name.add(args.next().unwrap_or(b"program"));
+        if let Some(script) = args.next().filter(|arg| arg.contains(&b'.') && !arg.starts_with(b"-")) {
+            name.add(script);
+        }
+        name
+    }
+
+    fn add(&mut self, path: &[u8]) {
+        let word = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        let blank = usize::from(self.len > 0);
+        // Control characters would be the terminal's to obey.
+        for byte in b" "[1 - blank..].iter().chain(word).take(NAME_BYTES - self.len) {
+            self.text[self.len] = if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' };
+            self.len += 1;
+        }
+    }
+
+    fn text(&self) -> &str {
+        core::str::from_utf8(&self.text[..self.len]).unwrap_or("program")
+    }
+}
+
+/// By the constructor.
+pub fn configure<'a>(settings: &Settings, first: bool, args: impl Iterator<Item = &'a [u8]>) {
+    PROCESS.store(sys::getpid(), Ordering::Relaxed);
+    FIRST.store(first, Ordering::Relaxed);
+    LOADED.store(true, Ordering::Relaxed);
+    SINCE_NS.store(thread::now_ns(), Ordering::Relaxed);
+    let _ = NAME.set(Name::of(args));
+    // Nobody else is told that nothing happened.
+    if tells_of_nothing(settings) {
+        keep_stderr();
+    }
+}
+
+/// Whether a program that did not need Weir is told so.
+fn tells_of_nothing(settings: &Settings) -> bool {
+    let first = FIRST.load(Ordering::Relaxed);
+    first && !settings.quiet && (settings.verbose || fds::is_terminal(2))
+}
+
+fn keep_stderr() {
+    if STDERR.load(Ordering::Relaxed) >= 0 {
+        return;
+    }
+    if let Some((device, inode)) = fds::identity_of(2) {
+        STDERR_IS[0].store(device, Ordering::Relaxed);
+        STDERR_IS[1].store(inode, Ordering::Relaxed);
+    }
+    if LOADED.load(Ordering::Relaxed) {
         STDERR.store(fds::keep_duplicate(2).unwrap_or(-1), Ordering::Relaxed);
     }
 }
 
-/// In a forked child: its parent's reader must not wait for us.
+/// Before the engine runs.
+pub fn engine_started() {
+    if !is_this_process() {
+        forked(); // before there was an engine
+    }
+    if state::settings().is_some_and(|s| !s.quiet) {
+        keep_stderr();
+    }
+    if let Ok(stack) = Stack::new(STACK_BYTES) {
+        // SAFETY: nobody reports before the engine runs.
+        unsafe { *STACK.0.get() = Some(stack) };
+    }
+    weir::engine::threads::set_last_words(|| report(End::Full));
+}
+
+/// In a forked child: it has a report of its own to make. Its parent's reader must not wait for it.
 pub fn forked() {
+    PROCESS.store(sys::getpid(), Ordering::Relaxed);
+    FIRST.store(false, Ordering::Relaxed);
+    LOADED.store(false, Ordering::Relaxed);
+    SINCE_NS.store(thread::now_ns(), Ordering::Relaxed);
+    REPORTED.store(0, Ordering::Relaxed);
     let fd = STDERR.swap(-1, Ordering::Relaxed);
     fds::close(fd);
 }
 
-/// Shared memory of the process in RAM (`RssShmem`), which is not in the budget: relatives may have it as
-/// well.
-fn shared_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
-    line.and_then(|v| v.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
-}
-
-/// Prints the summary, unless this is a forked child or the engine never started, and writes the
-/// statistics.
+/// When the process ends through libc: what needs the engine whole comes first.
 pub fn at_exit() {
-    let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
-    engine.core.publish();
-    engine.last_look_outside();
-    engine.check_descriptors();
-    engine.depart();
-    let pid = sys::getpid();
-    let own = OWNER.load(Ordering::Relaxed) == pid;
-    if let Some(path) = &settings.stats {
-        let path = path.to_string_lossy();
-        if own || path.contains("%p") {
-            write_stats(engine, &path.replace("%p", &pid.to_string()));
-        }
+    if let Some(engine) = state::engine()
+        && is_this_process()
+    {
+        engine.last_look_outside();
+        engine.check_descriptors();
+        engine.depart();
     }
-    if own && !settings.quiet {
-        let fd = STDERR.load(Ordering::Relaxed);
-        // One that the program has closed past libc may name a file of its own.
-        if fds::is_intact(fd) {
-            let _ = sys::write_all(fd, summary(engine, settings).as_bytes());
+    report(End::Finished);
+}
+
+/// Whether this memory is the calling process's own: that of a child of `vfork` is its parent's.
+pub fn is_this_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == sys::getpid()
+}
+
+/// Makes the report, unless it is made already or this is another process than the memory says.
+pub fn report(end: End) {
+    let Some(settings) = state::settings() else { return };
+    if !is_this_process() {
+        return;
+    }
+    let signals = thread::block_signals();
+    match REPORTED.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // SAFETY: whoever set REPORTED has the stack.
+            match unsafe { (*STACK.0.get()).as_mut() } {
+                Some(stack) => stack.run(&mut || make(settings, end)),
+                // No engine: a thread of the program that ends it through libc.
+                None => make(settings, end),
+            }
+            REPORTED.store(2, Ordering::Release);
+            thread::futex_wake(&REPORTED, i32::MAX as u32);
         }
+        Err(_) => _ = thread::futex_wait(&REPORTED, 1, Some(WAIT_NS)),
+    }
+    thread::restore_signals(signals);
+}
+
+fn make(settings: &Settings, end: End) {
+    let engine = state::engine();
+    if let Some(engine) = engine {
+        engine.core.publish();
+        write_statistics(engine, settings);
+    }
+    if settings.quiet {
+        return;
+    }
+    let who = who();
+    match engine {
+        Some(engine) => {
+            let elapsed = thread::now_ns() - SINCE_NS.load(Ordering::Relaxed);
+            let figures = Figures::of(&engine.core, settings.memory, elapsed, ram::shared_bytes());
+            let mentioned = if figures.pressed || end != End::Finished {
+                // Programs that fork often are not to hear of each child.
+                settings.verbose || LOADED.load(Ordering::Relaxed) || figures.is_noticed()
+            } else {
+                tells_of_nothing(settings)
+            };
+            if mentioned {
+                tell(|out| {
+                    figures.tell(who, end, out)?;
+                    if settings.verbose { engine.core.stats.tell_exactly(out) } else { Ok(()) }
+                });
+            }
+        }
+        None if tells_of_nothing(settings) => {
+            tell(|out| not_needed(who, ram::anon_bytes_once().unwrap_or(0), out));
+        }
+        None => {}
     }
 }
 
-fn summary(engine: &state::Weir, settings: &Settings) -> String {
-    let s = &engine.core.stats;
-    let get = |a: &core::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
-    let mib = |b: u64| b as f64 / (1 << 20) as f64;
-    let us = |ns: u64| ns as f64 / 1000.0;
-    let (logical, stored) = (s.pool_logical_bytes().get(), s.pool_stored_bytes().get());
-    let ratio =
-        if stored > 0 { format!("{:.2}:1", logical as f64 / stored as f64) } else { "empty now".into() };
-    let swap = match &engine.core.swapping {
-        None => "none".into(),
-        Some(swapping) => {
-            let c = swapping.tier.counters();
-            format!(
-                "{:.0} MiB written and {:.0} MiB read of {:.0} MiB",
-                mib(get(&c.bytes_written)),
-                mib(get(&c.bytes_read)),
-                mib(swapping.tier.bytes())
-            )
-        }
-    };
-    // A little is always there: libraries, small tables.
-    let shared = match mib(shared_bytes()) {
-        much if much >= 1.0 => format!("; {much:.0} MiB of shared memory besides"),
-        _ => String::new(),
-    };
-    format!(
-        "weir: peak {:.0} MiB of RAM in a budget of {:.0} MiB, outside Weir up to {:.0} MiB{shared}; {:.0} MiB managed; \
-         {} faults, p50 {:.1} us, p99 {:.1} us; {} pages compressed, pool {ratio}; swap {swap}\n",
-        mib(get(&s.total_bytes_peak)),
-        mib(settings.memory),
-        mib(get(&s.outside_bytes_peak)),
-        mib(get(&s.managed_bytes_peak)),
-        s.faults().get(),
-        us(s.fault_quantile(0.5)),
-        us(s.fault_quantile(0.99)),
-        s.pool_out().get(),
-    )
+fn who<'a>() -> Who<'a> {
+    let pid = (!FIRST.load(Ordering::Relaxed)).then(|| PROCESS.load(Ordering::Relaxed));
+    Who { name: NAME.get().map_or("program", Name::text), pid }
 }
 
-fn write_stats(engine: &state::Weir, path: &str) {
-    let mut text = String::new();
+/// Writes to what was stderr when the program started.
+fn tell(f: impl FnOnce(&mut Sink) -> core::fmt::Result) {
+    let kept = STDERR.load(Ordering::Relaxed);
+    let was = (STDERR_IS[0].load(Ordering::Relaxed), STDERR_IS[1].load(Ordering::Relaxed));
+    // One that the program has closed past libc may name a file of its own.
+    let fd = match kept {
+        -1 if fds::identity_of(2) == Some(was) => 2,
+        -1 => return,
+        kept if fds::is_intact(kept) => kept,
+        _ => return,
+    };
+    let mut out = Sink::new(fd);
+    let _ = f(&mut out);
+    out.flush();
+}
+
+/// Where the statistics go: a file for each process where its name has `%p`, else the first one's alone.
+fn statistics_path(settings: &Settings) -> Option<PathText> {
+    let path = settings.stats.as_ref()?.as_os_str().as_bytes();
+    let own = LOADED.load(Ordering::Relaxed) || path.windows(2).any(|w| w == b"%p");
+    own.then(|| PathText::with_pid(path, PROCESS.load(Ordering::Relaxed)))?
+}
+
+fn write_statistics(engine: &Weir, settings: &Settings) {
+    let Some(path) = statistics_path(settings) else { return };
+    let written = path.create().is_ok_and(|fd| {
+        let mut out = Sink::new(fd);
+        let _ = statistics(engine, &mut out);
+        let whole = out.flush();
+        sys::close(fd);
+        whole
+    });
+    // A forked child may have given up the right to.
+    if !written && LOADED.load(Ordering::Relaxed) {
+        weir::engine::threads::say(format_args!("cannot write statistics to {path}"));
+    }
+}
+
+/// All counters as lines of key and value.
+fn statistics(engine: &Weir, out: &mut Sink) -> core::fmt::Result {
     engine.core.stats.each(|key, value| {
-        let _ = writeln!(text, "{key} {value}");
+        let _ = writeln!(out, "{key} {value}");
     });
     if let Some(swapping) = &engine.core.swapping {
         swapping.tier.counters().each(|key, value| {
             if key.starts_with("weir_") {
-                let _ = writeln!(text, "{key} {value}");
+                let _ = writeln!(out, "{key} {value}");
             }
         });
     }
     let (space, space_len) = engine.space();
-    let _ = writeln!(text, "weir_shared_bytes {}", shared_bytes());
-    let _ = writeln!(text, "weir_space_start {space}\nweir_space_bytes {space_len}");
-    if std::fs::write(path, text).is_err() {
-        weir::engine::threads::say(format_args!("cannot write statistics to {path}"));
-    }
+    writeln!(out, "weir_shared_bytes {}", ram::shared_bytes())?;
+    writeln!(out, "weir_space_start {space}\nweir_space_bytes {space_len}")
 }

@@ -14,7 +14,7 @@ static INIT: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = 
 #[unsafe(link_section = ".fini_array")]
 static FINI: extern "C" fn() = fini;
 
-extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
+extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
     std::panic::set_hook(Box::new(|info| {
         // A dead engine thread would hang the program for ever: say why and end it.
         weir::engine::threads::fatal(format_args!("engine bug: {info}"));
@@ -27,7 +27,7 @@ extern "C" fn init(_argc: c_int, _argv: *const *const c_char, envp: *const *cons
         Ok(Some(mut s)) => {
             hand_down_place(&mut s);
             fork::register(s.fork == Fork::Refuse);
-            exit::configure(&s);
+            exit::configure(&s, is_first(&Block(envp)), arguments(argc, argv));
             take_over(&s);
             state::set_settings(s);
         }
@@ -81,6 +81,18 @@ fn settings(env: &Block) -> Result<Option<Settings>, String> {
         hand_down(names::FIRST_ENV, &weir_os::sys::getpid().to_string());
     }
     Ok(Some(settings))
+}
+
+/// Whether this process is the first of its tree: an exec keeps the process.
+fn is_first(env: &Block) -> bool {
+    env.get(names::FIRST_ENV).is_none_or(|pid| pid == weir_os::sys::getpid().to_string())
+}
+
+/// The words of the command line.
+fn arguments<'a>(argc: c_int, argv: *const *const c_char) -> impl Iterator<Item = &'a [u8]> {
+    let count = if argv.is_null() { 0 } else { argc };
+    // SAFETY: so many NUL-terminated strings, which live as long as the process.
+    (0..count as usize).map(move |i| unsafe { CStr::from_ptr(*argv.add(i)).to_bytes() })
 }
 
 /// For the programs that this one starts, unless they are told otherwise.

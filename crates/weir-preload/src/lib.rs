@@ -11,6 +11,7 @@
 mod arena;
 mod brk;
 mod demand;
+mod ends;
 mod exit;
 mod family;
 mod fds;

@@ -3,7 +3,7 @@
 use crate::inline::{handlers, ours, rings};
 use crate::state::{self, Weir};
 use crate::threads::{self, STACK_BYTES};
-use crate::{arena, exit};
+use crate::{arena, ends, exit};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use weir::config::{Faults, Settings};
@@ -48,6 +48,7 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
         Some(Ok(e)) => {
             state::set_engine(Box::leak(Box::new(e)));
             exit::engine_started();
+            ends::watch();
         }
         Some(Err(e)) => {
             // Going on without the engine would break the promised budget.

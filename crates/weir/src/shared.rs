@@ -507,6 +507,7 @@ impl<P: Pager> Core<P> {
             s.swap_bytes.store(swapping.tier.live_bytes(), Ordering::Relaxed);
             s.swap_free_bytes.store(swapping.tier.free_bytes(), Ordering::Relaxed);
         }
+        s.note_fullest();
     }
 
     /// The pages of a block that system calls are using.

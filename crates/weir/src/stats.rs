@@ -86,6 +86,10 @@ counters! {
         /// System calls with small managed buffers that libc's wrapped functions made, whose pages were there
         /// and held by the thread alone.
         calls_held "weir_calls_held",
+        /// Time that threads of the program waited for memory, ns, once something had left its frame: in
+        /// their faults, and while pages were brought for their system calls. With handler threads, the time
+        /// in which faults were served.
+        waited_ns "weir_waited_ns",
         /// Bytes of records in the pool.
         pool_stored_bytes "weir_pool_stored_bytes",
         /// Bytes of pages that these records stand for.
@@ -238,6 +242,12 @@ counters! {
         resident_bytes "weir_resident_bytes",
         /// Most RAM held.
         resident_bytes_peak "weir_peak_resident_bytes",
+        /// Most bytes of pages that were in the pool.
+        pooled_bytes_peak "weir_peak_pool_logical_bytes",
+        /// Bytes of their records at that moment.
+        pooled_bytes_peak_stored "weir_peak_pool_stored_bytes",
+        /// Most bytes of live records in the swap file.
+        swap_bytes_peak "weir_peak_swap_bytes",
         /// RAM under pool windows.
         pool_bytes "weir_pool_bytes",
         /// RAM that may be under pool windows now.
@@ -267,10 +277,51 @@ impl Stats {
         Sharded { shards: &self.shards, of: |shard| &shard.keep_samples }
     }
 
-    /// Counts the time from reading a fault message to waking the thread.
+    /// Counts the time from the beginning of a fault to its end. `short`: memory was not plentiful, so the
+    /// thread waited for it.
     #[inline]
-    pub fn record_fault(&self, ns: u64) {
-        self.shards.mine().fault_ns.record(ns);
+    pub fn record_fault(&self, ns: u64, short: bool) {
+        let mine = self.shards.mine();
+        mine.fault_ns.record(ns);
+        if short {
+            add(&mine.waited_ns, ns);
+        }
+    }
+
+    /// Time that the thread waited that waited most, ns. Threads that share a shard count together.
+    pub fn waited_most_ns(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.waited_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
+    /// In the child of a fork: its parent's waiting is not its own.
+    pub fn forget_waits(&self) {
+        self.shards.iter().for_each(|shard| shard.waited_ns.store(0, Ordering::Relaxed));
+    }
+
+    /// Notes how full pool and swap file are, if they were never fuller.
+    pub fn note_fullest(&self) {
+        let pooled = self.pool_logical_bytes().get();
+        if pooled > self.pooled_bytes_peak.fetch_max(pooled, Ordering::Relaxed) {
+            self.pooled_bytes_peak_stored.store(self.pool_stored_bytes().get(), Ordering::Relaxed);
+        }
+        let swapped = self.swap_bytes.load(Ordering::Relaxed);
+        self.swap_bytes_peak.fetch_max(swapped, Ordering::Relaxed);
+    }
+
+    /// The line that `--verbose` adds to the summary. Allocates nothing.
+    pub fn tell_exactly(&self, out: &mut impl core::fmt::Write) -> core::fmt::Result {
+        let us = |q| self.fault_quantile(q) as f64 / 1000.0;
+        writeln!(
+            out,
+            "weir: {} faults, p50 {:.1} us, p99 {:.1} us; {} pages compressed; {} pages written to the swap \
+             file and {} read",
+            self.faults().get(),
+            us(0.5),
+            us(0.99),
+            self.pool_out().get(),
+            self.swap_out.load(Ordering::Relaxed),
+            self.swap_in.load(Ordering::Relaxed),
+        )
     }
 
     /// Upper bound of the time that this share of the faults took, ns; 0 when there was none.
@@ -406,7 +457,8 @@ mod tests {
         std::thread::scope(|scope| {
             for part in 0..4 {
                 let s = &s;
-                scope.spawn(move || (1 + part..=100_000u64).step_by(4).for_each(|v| s.record_fault(v)));
+                scope
+                    .spawn(move || (1 + part..=100_000u64).step_by(4).for_each(|v| s.record_fault(v, false)));
             }
         });
         for (q, want) in [(0.5, 50_000.0), (0.99, 99_000.0), (0.999, 99_900.0)] {
@@ -416,11 +468,37 @@ mod tests {
     }
 
     #[test]
+    fn threads_wait_only_while_memory_is_short_and_the_one_that_waits_most_is_known() {
+        let s = Stats::default();
+        s.record_fault(1000, false);
+        assert_eq!((s.waited_ns().get(), s.waited_most_ns()), (0, 0));
+        s.record_fault(1000, true);
+        std::thread::scope(|scope| drop(scope.spawn(|| s.record_fault(500, true))));
+        assert_eq!(s.waited_ns().get(), 1500);
+        assert!([1000, 1500].contains(&s.waited_most_ns()), "they may share a shard");
+        s.forget_waits();
+        assert_eq!((s.waited_ns().get(), s.waited_most_ns()), (0, 0));
+    }
+
+    #[test]
+    fn the_pool_at_its_fullest_keeps_the_ratio_that_it_had_then() {
+        let s = Stats::default();
+        s.pool_logical_bytes().add(300);
+        s.pool_stored_bytes().add(100);
+        s.note_fullest();
+        s.pool_logical_bytes().sub(200);
+        s.pool_stored_bytes().sub(99);
+        s.note_fullest();
+        let of = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        assert_eq!((of(&s.pooled_bytes_peak), of(&s.pooled_bytes_peak_stored)), (300, 100));
+    }
+
+    #[test]
     fn times_out_of_range_are_counted_at_its_ends() {
         let s = Stats::default();
-        s.record_fault(0);
+        s.record_fault(0, false);
         assert_eq!(s.fault_quantile(1.0), 256 + 32);
-        s.record_fault(u64::MAX);
+        s.record_fault(u64::MAX, false);
         assert_eq!(s.fault_quantile(1.0), 1 << 40);
     }
 

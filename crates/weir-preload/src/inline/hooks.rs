@@ -4,6 +4,7 @@ use super::actions::{self, ALTERNATE, SIGNALS, to_bits, to_mask};
 use super::ours::{OURS, taken};
 use super::relay::relay;
 use super::{deliver, stacks};
+use crate::ends;
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +65,10 @@ pub unsafe extern "C" fn sigaction(
         // SAFETY: as above.
         NEXT.get().map_or(-1, |a| unsafe { core::mem::transmute::<usize, Sigaction>(a)(number, act, old) })
     };
+    if !taken() && ends::concerns(number) {
+        // SAFETY: passed on.
+        return unsafe { change_watched(number, act, old, next) };
+    }
     if !taken() || !(1..SIGNALS as c_int).contains(&number) {
         return next(act, old);
     }
@@ -86,6 +91,32 @@ pub unsafe extern "C" fn sigaction(
     unsafe { change_theirs(number, act, old, next) }
 }
 
+/// `sigaction` for a signal that ends programs, where handlers are called by the kernel itself.
+///
+/// # Safety
+/// - as `sigaction(2)`.
+unsafe fn change_watched(
+    number: c_int,
+    act: *const libc::sigaction,
+    old: *mut libc::sigaction,
+    next: impl Fn(*const libc::sigaction, *mut libc::sigaction) -> c_int,
+) -> c_int {
+    // SAFETY: as above. The program's structures are read and written here, outside the lock.
+    unsafe {
+        let wanted = if act.is_null() { None } else { Some(act.read()) };
+        let mut found: libc::sigaction = core::mem::zeroed();
+        let wanted = wanted.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let r = thread::with_signals_blocked(|| {
+            let _changing = actions::changing().lock();
+            ends::change(number, wanted, &raw mut found, &next)
+        });
+        if r == 0 && !old.is_null() {
+            old.write(found);
+        }
+        r
+    }
+}
+
 /// `sigaction` for a signal that is not Weir's.
 ///
 /// # Safety
@@ -100,6 +131,8 @@ unsafe fn change_theirs(
     unsafe {
         let wanted = if act.is_null() { None } else { Some(act.read()) };
         let mut found: libc::sigaction = core::mem::zeroed();
+        let next =
+            |act: *const libc::sigaction, old: *mut libc::sigaction| ends::change(number, act, old, &next);
         let signals = thread::block_signals();
         let (r, asked, handler) = {
             let _inside = stacks::section();
@@ -217,7 +250,7 @@ macro_rules! simple {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(number: c_int, handler: usize) -> usize {
             static NEXT: Next = Next::new($text);
-            if taken() && (1..SIGNALS as c_int).contains(&number) {
+            if (taken() || ends::concerns(number)) && (1..SIGNALS as c_int).contains(&number) {
                 let interrupting = INTERRUPTING.load(Ordering::Relaxed) & bit(number) != 0;
                 let flags = if interrupting { $flags & !libc::SA_RESTART } else { $flags };
                 return set_simply(number, handler, flags, if $blocked { bit(number) } else { 0 });

@@ -2,7 +2,7 @@
 //! where it happens; a SIGSYS is a system call with a managed pointer, made again once its buffers
 //! are there. Everything else goes to the program's own handlers, which see what they asked for.
 
-mod actions;
+pub mod actions;
 mod affinity;
 mod calls;
 pub mod child;

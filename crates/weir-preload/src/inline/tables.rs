@@ -170,6 +170,7 @@ pub unsafe extern "C" fn syscall(
         return unsafe { super::masks::sigprocmask(a as c_int, b as *const _, c as *mut _) } as c_long;
     }
     match nr {
+        libc::SYS_exit_group => crate::exit::report(weir::engine::summary::End::Finished),
         libc::SYS_execve => {
             // SAFETY: passed on.
             return unsafe { exec::execve(a as *const _, b as *const _, c as *const _) }.into();

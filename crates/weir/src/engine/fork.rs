@@ -111,6 +111,7 @@ impl Engine<KernelPager> {
         self.core.kick.store(0, Ordering::Relaxed);
         self.leave_records_alone();
         self.meter.forked();
+        self.core.stats.forget_waits();
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]

@@ -251,10 +251,14 @@ impl Engine<KernelPager> {
                 }
             }
         });
+        let took = thread::now_ns() - since;
+        if !self.core.is_plentiful() {
+            self.core.stats.waited_ns().add(took);
+        }
         // For the meter this is no time between faults.
         let left = &Area::current().left;
         if left.load(Ordering::Relaxed) != 0 {
-            left.fetch_add(thread::now_ns() - since, Ordering::Relaxed);
+            left.fetch_add(took, Ordering::Relaxed);
         }
     }
 

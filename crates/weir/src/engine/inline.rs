@@ -104,6 +104,7 @@ impl Engine<KernelPager> {
         let mut verdict = Verdict::Retry;
         let start = thread::now_ns();
         self.core.meter.enter(left, start);
+        let short = !self.core.is_plentiful();
         self.at_desk(|desk, bench| {
             let (me, before) = (thread::id(), self.core.stats.faults().next());
             self.core.demand.note_faulter(me, before);
@@ -125,7 +126,7 @@ impl Engine<KernelPager> {
             }
             self.keep_room(bench);
             let end = thread::now_ns();
-            self.core.stats.record_fault(end - start);
+            self.core.stats.record_fault(end - start, short);
             left.store(end, Ordering::Relaxed);
         });
         verdict

@@ -16,6 +16,7 @@ mod regions;
 pub mod remap;
 mod say;
 pub mod start;
+pub mod summary;
 #[cfg(test)]
 mod swap_tests;
 pub mod swapfile;

@@ -1,6 +1,25 @@
 //! Lines on stderr, and the end of the process with one.
 
+use std::sync::OnceLock;
 use weir_os::sys;
+
+/// What the shim still has to tell when the program is about to end.
+static LAST_WORDS: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what is called before the process ends because everything is full. It must allocate nothing and take
+/// no lock of the engine's.
+pub fn set_last_words(f: fn()) {
+    let _ = LAST_WORDS.set(f);
+}
+
+/// As [`fatal`], where the engine is whole: the program is at its end, and its report is due.
+pub(super) fn fatal_with_last_words(args: core::fmt::Arguments<'_>) -> ! {
+    say(args);
+    if let Some(f) = LAST_WORDS.get() {
+        f();
+    }
+    sys::kill_self()
+}
 
 /// Writes one line to stderr without allocating or taking libc's locks.
 pub fn say(args: core::fmt::Arguments<'_>) {

@@ -4,7 +4,8 @@
 use super::Engine;
 use super::desk::Serving;
 use super::inline::fetch_steps;
-pub use super::say::{fatal, say};
+use super::say::fatal_with_last_words;
+pub use super::say::{fatal, say, set_last_words};
 use crate::config::Policy;
 use crate::door::Pager;
 use crate::fault::Request;
@@ -100,11 +101,12 @@ impl Engine<KernelPager> {
             fatal(format_args!("a page fault at {:#x}, outside the managed space: engine bug", m.address));
         }
         let page = PageId(self.page_of(m.address));
+        let short = !self.core.is_plentiful();
         self.begin_serving(0, page, start);
         let settled = self.resolve_or_reclaim(bench, page, m.tid, None);
         let ahead = settled.ahead.and_then(|a| fault::first_touches(&self.core, a));
         self.end_serving(0);
-        self.core.stats.record_fault(thread::now_ns() - start);
+        self.core.stats.record_fault(thread::now_ns() - start, short);
         ahead
     }
 
@@ -225,7 +227,7 @@ impl Engine<KernelPager> {
     fn fatal_full(&self) -> ! {
         let (c, mib) = (&self.core, |pages: u64| pages * 4 / 1024);
         let pool = u64::from(c.pool.owned()) * 64;
-        fatal(format_args!(
+        fatal_with_last_words(format_args!(
             "budget and pool are full: {} MiB of frames and {} MiB of pool (share {} %) hold {} MiB of data, \
              {} pages did not compress, {} are locked; {}. Give more with --memory{}",
             mib(u64::from(c.frames.existing()) - pool),

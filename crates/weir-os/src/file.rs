@@ -1,0 +1,184 @@
+//! Files written where nothing may be allocated: in signal handlers, and by threads past libc.
+
+use crate::sys::{self, Errno, syscall};
+use core::ffi::CStr;
+use core::fmt;
+
+/// Text on its way to a descriptor, in pieces.
+#[derive(Debug)]
+pub struct Sink {
+    fd: i32,
+    buf: [u8; Sink::BYTES],
+    len: usize,
+    failed: bool,
+}
+
+impl Sink {
+    const BYTES: usize = 1024;
+
+    /// To this descriptor.
+    pub fn new(fd: i32) -> Sink {
+        Sink { fd, buf: [0; Sink::BYTES], len: 0, failed: false }
+    }
+
+    /// Writes what is still here. Whether all has arrived.
+    pub fn flush(&mut self) -> bool {
+        self.failed |= sys::write_all(self.fd, &self.buf[..self.len]).is_err();
+        self.len = 0;
+        !self.failed
+    }
+}
+
+impl fmt::Write for Sink {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            if self.len == Sink::BYTES && !self.flush() {
+                return Err(fmt::Error);
+            }
+            self.buf[self.len] = byte;
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A path, ready for the kernel.
+pub struct PathText {
+    bytes: [u8; PathText::BYTES],
+    len: usize,
+}
+
+impl PathText {
+    const BYTES: usize = libc::PATH_MAX as usize;
+
+    /// `path` with the process's id in the place of each `%p`; `None` where that is too long.
+    pub fn with_pid(path: &[u8], pid: u32) -> Option<PathText> {
+        let mut text = PathText { bytes: [0; PathText::BYTES], len: 0 };
+        let mut rest = path;
+        while let Some(byte) = rest.first() {
+            if rest.starts_with(b"%p") {
+                text.add_number(pid)?;
+                rest = &rest[2..];
+            } else {
+                text.add(*byte)?;
+                rest = &rest[1..];
+            }
+        }
+        Some(text)
+    }
+
+    fn add(&mut self, byte: u8) -> Option<()> {
+        // The last byte is the kernel's NUL.
+        let room = self.len + 1 < PathText::BYTES && byte != 0;
+        room.then(|| {
+            self.bytes[self.len] = byte;
+            self.len += 1;
+        })
+    }
+
+    fn add_number(&mut self, number: u32) -> Option<()> {
+        let mut unit = 1;
+        while number / unit >= 10 {
+            unit *= 10;
+        }
+        while unit > 0 {
+            self.add(b'0' + (number / unit % 10) as u8)?;
+            unit /= 10;
+        }
+        Some(())
+    }
+
+    /// The path with an ending, for a file that will take its place.
+    pub fn with_ending(&self, ending: &[u8]) -> Option<PathText> {
+        let mut text = PathText { bytes: self.bytes, len: self.len };
+        ending.iter().try_for_each(|byte| text.add(*byte))?;
+        Some(text)
+    }
+
+    /// Makes the file, or empties the one that is there.
+    pub fn create(&self) -> Result<i32, Errno> {
+        let flags = (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC) as usize;
+        let mode = 0o666;
+        let at = self.bytes.as_ptr() as usize;
+        // SAFETY: the path ends with a NUL.
+        let fd = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, at, flags, mode, 0, 0])? };
+        Ok(fd as i32)
+    }
+
+    /// Puts the file in the place of another.
+    pub fn rename_to(&self, to: &PathText) -> Result<(), Errno> {
+        let (from, to) = (self.bytes.as_ptr() as usize, to.bytes.as_ptr() as usize);
+        // SAFETY: both paths end with a NUL.
+        unsafe { syscall(libc::SYS_rename, [from, to, 0, 0, 0, 0])? };
+        Ok(())
+    }
+}
+
+impl fmt::Display for PathText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in self.bytes[..self.len].utf8_chunks() {
+            f.write_str(part.valid())?;
+            if !part.invalid().is_empty() {
+                f.write_str("\u{fffd}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the beginning of a file, as much of it as there is room for.
+pub fn read_start<'a>(path: &CStr, room: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let at = path.as_ptr() as usize;
+    // SAFETY: a NUL-terminated path; the kernel writes into the live buffer.
+    let n = unsafe {
+        let fd = syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, at, flags, 0, 0, 0])?;
+        let n = syscall(libc::SYS_read, [fd, room.as_mut_ptr() as usize, room.len(), 0, 0, 0]);
+        sys::close(fd as i32);
+        n?
+    };
+    Ok(&room[..n])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+
+    #[test]
+    fn the_process_id_stands_wherever_the_path_says() {
+        let text = |path: &str, pid| PathText::with_pid(path.as_bytes(), pid).map(|p| p.to_string());
+        assert_eq!(text("/tmp/a.%p.b%p", 4711).as_deref(), Some("/tmp/a.4711.b4711"));
+        assert_eq!(text("100%", 7).as_deref(), Some("100%"));
+        assert_eq!(text("%p", 0).as_deref(), Some("0"));
+        assert_eq!(text("%p", u32::MAX).as_deref(), Some("4294967295"));
+        assert_eq!(text("a\0b", 7), None);
+        assert_eq!(text(&"x".repeat(PathText::BYTES), 7), None);
+    }
+
+    #[test]
+    fn what_is_longer_than_the_buffer_arrives_whole_and_takes_the_place_of_the_file() {
+        let path = std::env::temp_dir().join(format!("weir-sink-{}", std::process::id()));
+        let to = PathText::with_pid(path.to_str().unwrap().as_bytes(), 0).unwrap();
+        let from = to.with_ending(b".new").unwrap();
+        let fd = from.create().unwrap();
+        let mut out = Sink::new(fd);
+        let text: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        out.write_str(&text).unwrap();
+        assert!(out.flush());
+        sys::close(fd);
+        from.rename_to(&to).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        std::fs::remove_file(&path).unwrap();
+        let mut nowhere = Sink::new(-1);
+        nowhere.write_str("lost").unwrap();
+        assert!(!nowhere.flush());
+    }
+
+    #[test]
+    fn the_start_of_a_file_is_read() {
+        let mut room = [0; 5];
+        assert_eq!(read_start(c"/proc/self/comm", &mut room).map(|read| read.len()), Ok(5));
+        assert_eq!(read_start(c"/no/such/file", &mut room), Err(Errno::ENOENT));
+    }
+}

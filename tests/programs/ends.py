@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""What is told when a program ends, however it ends: the summary on stderr, and the statistics.
+
+Programs that need more than their budget end in every way that there is. Their parent must see the end that
+it would have seen without Weir, and their user must hear how long they waited."""
+
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+
+import checks
+from run import WEIR
+
+SECONDS = 120
+# Needs three times its budget of 32M, and walks over it. `ready` is told at the end of the first walk.
+PRELUDE = r"""
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+SIZE = 96 << 20
+data = bytearray(SIZE)
+def walk():
+    for at in range(0, SIZE, 4096):
+        if data[at : at + 7] != b"%07d" % (at // 4096):
+            data[at : at + 7] = b"%07d" % (at // 4096)
+            data[at + 7 : at + 800] = os.urandom(793)
+walk()
+walk()
+"""
+SUMMARY = re.compile(r"^weir: (\S+)(?: \(pid (\d+)\))? (finished in|was ended) .*waited.*\.$", re.M)
+
+
+class Program:
+    """A way to run Python programs under Weir, with one way to serve faults."""
+
+    def __init__(self, faults, folder):
+        self.faults, self.folder = faults, folder
+
+    def command(self, code, options=()):
+        """The command line of a program."""
+        stats = str(self.folder / "%p.stats")
+        line = [str(WEIR), "run", "-m", "32M", "--faults", self.faults, "--stats", stats, *options, "--"]
+        return [*line, sys.executable, "-c", code]
+
+    def run(self, code, options=(), prelude=PRELUDE):
+        """Runs one to its end."""
+        return subprocess.run(
+            self.command(prelude + code, options),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def statistics(self):
+        """What each process left, by its id."""
+        found = {}
+        for path in self.folder.glob("*.stats"):
+            lines = (line.split() for line in path.read_text().splitlines())
+            found[int(path.stem)] = {key: int(value) for key, value in lines}
+        return found
+
+    def ends(self, code, status, words, **keywords):
+        """The program ends so, with one summary that has these words, and with statistics."""
+        ran = self.run(code, **keywords)
+        assert ran.returncode == status, told(ran)
+        summaries = [line for line in ran.stderr.splitlines() if SUMMARY.match(line)]
+        assert len(summaries) == 1 and words in summaries[0], told(ran)
+        assert ran.stderr.count(" of 32 MiB in all") == 1, told(ran)
+        assert "weir:" not in ran.stdout, told(ran)
+        (counters,) = self.statistics().values()
+        assert counters["weir_waited_ns"] > 0 and counters["weir_budget_bytes"] == 32 << 20, counters
+        return ran
+
+
+def told(ran):
+    """What a program left, for a message."""
+    return f"status {ran.returncode}: {ran.stdout[-300:]!r} {ran.stderr[-900:]!r}"
+
+
+def a_program_that_returns_is_told_about(program):
+    """At the end of `main`."""
+    ran = program.ends("print('done')", 0, "finished in")
+    assert ran.stdout == "done\n", told(ran)
+
+
+def a_program_that_leaves_past_its_handlers_is_told_about(program):
+    """`_exit`, and the system call behind it by libc's `syscall`."""
+    program.ends("os._exit(3)", 3, "finished in")
+    for path in program.folder.glob("*.stats"):
+        path.unlink()
+    program.ends("libc.syscall(231, 4)", 4, "finished in")
+
+
+def death_by_a_signal_without_a_handler_is_told_and_seen_by_the_parent(program):
+    """For each of the signals that are sent to end programs."""
+    for name, number in (("SIGTERM", 15), ("SIGINT", 2), ("SIGHUP", 1)):
+        code = f"signal.signal({number}, signal.SIG_DFL)\nos.kill(os.getpid(), {number})\nsignal.pause()\n"
+        program.ends(code, -number, f"was ended by {name} after ")
+        for path in program.folder.glob("*.stats"):
+            path.unlink()
+
+
+def an_interrupt_that_python_passes_on_is_told_about(program):
+    """Its handler raises KeyboardInterrupt; at the end it restores the default and sends the signal again."""
+    ran = program.ends("os.kill(os.getpid(), 2)\nsignal.pause()\n", -2, "was ended by SIGINT after ")
+    assert "KeyboardInterrupt" in ran.stderr, told(ran)
+
+
+def a_handler_of_the_program_and_a_signal_that_it_ignores_stay(program):
+    """Nothing of Weir's comes between."""
+    code = """
+signal.signal(15, lambda *_: sys.exit(7))
+signal.signal(1, signal.SIG_IGN)
+os.kill(os.getpid(), 1)
+print('still here', flush=True)
+os.kill(os.getpid(), 15)
+signal.pause()
+"""
+    ran = program.ends(code, 7, "finished in")
+    assert ran.stdout == "still here\n", told(ran)
+
+
+def a_signal_ignored_by_the_parent_stays_ignored(program):
+    """As `nohup` has it."""
+    code = "os.kill(os.getpid(), 1)\nprint('still here')\n"
+    command = ["nohup", *program.command(PRELUDE + code)]
+    with subprocess.Popen(
+        command, cwd=program.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        out, err = child.communicate(timeout=SECONDS)
+    assert (child.returncode, out) == (0, "still here\n"), (child.returncode, out, err)
+
+
+def the_program_sees_the_default_action(program):
+    """Flags and mask too, as it gave them, before and after it sets it again; and so does a child."""
+    code = """
+class Action(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16), ("flags", ctypes.c_int),
+                ("restorer", ctypes.c_void_p)]
+def seen():
+    old = Action()
+    assert libc.sigaction(15, None, ctypes.byref(old)) == 0
+    return (old.handler, old.mask[0], old.flags & ~0x4000000)
+first = seen()
+new = Action(0, (ctypes.c_ulong * 16)(512), 0x10000000, 0)
+old = Action()
+assert libc.sigaction(15, ctypes.byref(new), ctypes.byref(old)) == 0
+libc.signal.restype = ctypes.c_void_p
+print(first, old.handler, seen(), libc.signal(15, 0), seen()[0])
+"""
+    ran = program.ends(code, 0, "finished in")
+    assert ran.stdout == "(None, 0, 0) None (None, 512, 268435456) None None\n", told(ran)
+
+
+def death_of_a_full_budget_is_told_about(program):
+    """After the message that says what was full."""
+    code = r"""
+import mmap
+a = mmap.mmap(-1, 256 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 256 << 20, 1 << 20): a[at : at + (1 << 20)] = os.urandom(1 << 20)
+"""
+    prelude = "import os; grown = bytearray(8 << 20)\n"
+    ran = program.ends(code, -9, "with no room left", options=("--swap", "none"), prelude=prelude)
+    assert ran.stderr.index("budget and pool are full") < ran.stderr.index("with no room left"), told(ran)
+
+
+POOL = r"""
+import multiprocessing
+def work(n):
+    global data
+    data = bytearray(SIZE)
+    walk()
+    walk()
+    return os.getpid()
+if __name__ == '__main__':
+    pool = multiprocessing.get_context('fork').Pool(2)
+    pids = pool.map(work, range(2), chunksize=1)
+    END
+    pool.join()
+    print(*sorted(set(pids)))
+"""
+
+
+def workers_of_a_pool_are_told_about(program):
+    """By name and process id, whether they return or are terminated; the first process by its name alone."""
+    for end in ("pool.close()", "pool.terminate()"):
+        ran = program.run(POOL.replace("END", end), options=("--pool-max", "50"))
+        assert ran.returncode == 0, told(ran)
+        workers = {int(pid) for pid in ran.stdout.split()}
+        summaries = SUMMARY.findall(ran.stderr)
+        first = [name for name, pid, _ in summaries if not pid]
+        assert len(first) == 1 and workers <= {int(pid) for _, pid, _ in summaries if pid}, told(ran)
+        statistics = program.statistics()
+        assert workers <= statistics.keys() and len(statistics) > len(workers), statistics.keys()
+        assert all(statistics[pid]["weir_waited_ns"] > 0 for pid in workers), statistics
+        for path in program.folder.glob("*.stats"):
+            path.unlink()
+
+
+def quiet_programs_are_told_nothing_about(program):
+    """The statistics are written all the same."""
+    ran = program.run("os.kill(os.getpid(), 15)\nsignal.pause()\n", options=("-q",))
+    assert (ran.returncode, ran.stderr) == (-15, "") and len(program.statistics()) == 1, told(ran)
+
+
+def a_child_that_hardly_waited_is_not_mentioned(program):
+    """A fork that ends at once."""
+    code = "child = os.fork()\nif child == 0: os._exit(0)\nos.waitpid(child, 0)\n"
+    ran = program.run(code)
+    assert ran.returncode == 0 and len(SUMMARY.findall(ran.stderr)) == 1, told(ran)
+
+
+def a_child_with_another_stderr_keeps_it_clean(program):
+    """A daemon's file gets nothing of Weir's."""
+    code = """
+child = os.fork()
+if child == 0:
+    os.dup2(os.open('log', os.O_WRONLY | os.O_CREAT), 2)
+    walk()
+    walk()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    ran = program.run(code)
+    assert ran.returncode == 0 and (program.folder / "log").read_text() == "", told(ran)
+
+
+def a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks(program):
+    """Small ones, without an engine, and large ones that fit their budget; else there is silence."""
+    for code in ("pass", "grown = bytearray(12 << 20)"):
+        quiet = program.run(code, prelude="")
+        assert (quiet.returncode, quiet.stderr) == (0, ""), told(quiet)
+        asked = program.run(code, prelude="", options=("-v",))
+        assert re.match(r"weir: stayed at \d+ MiB, Weir was not needed\n", asked.stderr), told(asked)
+        main, terminal = pty.openpty()
+        streams = {"stdout": terminal, "stderr": terminal}
+        ran = subprocess.run(program.command(code), **streams, timeout=SECONDS, check=False)
+        os.close(terminal)
+        assert ran.returncode == 0 and b", Weir was not needed" in os.read(main, 4096), ran
+        os.close(main)
+
+
+CHECKS = [
+    a_program_that_returns_is_told_about,
+    a_program_that_leaves_past_its_handlers_is_told_about,
+    death_by_a_signal_without_a_handler_is_told_and_seen_by_the_parent,
+    an_interrupt_that_python_passes_on_is_told_about,
+    a_handler_of_the_program_and_a_signal_that_it_ignores_stay,
+    a_signal_ignored_by_the_parent_stays_ignored,
+    the_program_sees_the_default_action,
+    death_of_a_full_budget_is_told_about,
+    workers_of_a_pool_are_told_about,
+    quiet_programs_are_told_nothing_about,
+    a_child_that_hardly_waited_is_not_mentioned,
+    a_child_with_another_stderr_keeps_it_clean,
+    a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks,
+]
+
+
+def begin(faults):
+    """A folder of its own for each check."""
+
+    def perform(check):
+        with tempfile.TemporaryDirectory(prefix="weir-ends-", dir="/var/tmp") as folder:
+            check(Program(faults, pathlib.Path(folder)))
+
+    return perform
+
+
+if __name__ == "__main__":
+    sys.exit(checks.main(__doc__, CHECKS, begin))
