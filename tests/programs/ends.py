@@ -245,6 +245,24 @@ def a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks(program):
         os.close(main)
 
 
+def a_program_that_crawls_is_warned_while_it_runs(program):
+    """One line after ten seconds; then it is ended."""
+    code = "while True: walk()\n"
+    command = program.command(PRELUDE + code)
+    with subprocess.Popen(command, cwd=program.folder, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            warning = child.stderr.readline()
+            child.terminate()
+            child.communicate(timeout=SECONDS)
+        finally:
+            child.kill()
+    assert child.returncode == -15, (child.returncode, warning)
+    words = r"weir: \d+ % of the last \d+ s went to waiting for memory \(pid "
+    words += rf"{child.pid}\): \d+ MiB are in use, the budget is 32 MiB\. "
+    words += r"With --memory \d+M all would stay in RAM; less may do\n"
+    assert re.fullmatch(words, warning), warning
+
+
 CHECKS = [
     a_program_that_returns_is_told_about,
     a_program_that_leaves_past_its_handlers_is_told_about,
@@ -259,6 +277,7 @@ CHECKS = [
     a_child_that_hardly_waited_is_not_mentioned,
     a_child_with_another_stderr_keeps_it_clean,
     a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks,
+    a_program_that_crawls_is_warned_while_it_runs,
 ]
 
 

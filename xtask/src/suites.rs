@@ -236,7 +236,7 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/ends.py"],
         env: &[],
         needs: PYTHON,
-        tests_min: 26,
+        tests_min: 28,
         minutes_max: 10,
     },
     Suite {

@@ -71,7 +71,7 @@ pub unsafe fn change(
     let row = WATCHED.iter().position(|n| *n == number);
     let Some(row) = row.filter(|_| WATCHING.load(Ordering::Acquire)) else { return next(act, old) };
     let given = (FLAGS[row].load(Ordering::Relaxed), MASKS[row].load(Ordering::Relaxed));
-    // SAFETY: valid when not null, says the caller; plain data. The kernel's mask is the first word of libc's.
+    // SAFETY: valid when not null, says the caller; plain data. The kernel's mask is libc's first word.
     unsafe {
         let by_default = !act.is_null() && (*act).sa_sigaction == libc::SIG_DFL && exit::is_this_process();
         let r = if by_default {

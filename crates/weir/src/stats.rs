@@ -6,7 +6,7 @@
 
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU64;
-use weir_os::shards::{Line, Shards};
+use weir_os::shards::{Line, SHARDS, Shards};
 
 macro_rules! counters {
     (
@@ -293,6 +293,12 @@ impl Stats {
         self.shards.iter().map(|shard| shard.waited_ns.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
+    /// What [`Self::waited_ns`] sums, by shards.
+    pub fn waited_by_shard(&self) -> [u64; SHARDS] {
+        let mut each = self.shards.iter().map(|shard| shard.waited_ns.load(Ordering::Relaxed));
+        core::array::from_fn(|_| each.next().unwrap_or(0))
+    }
+
     /// In the child of a fork: its parent's waiting is not its own.
     pub fn forget_waits(&self) {
         self.shards.iter().for_each(|shard| shard.waited_ns.store(0, Ordering::Relaxed));
@@ -518,7 +524,7 @@ mod tests {
 
     #[test]
     fn shards_take_little_memory() {
-        assert!(size_of::<Shard>() * weir_os::shards::SHARDS <= 48 << 10);
+        assert!(size_of::<Shard>() * SHARDS <= 48 << 10);
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
     for (i, a) in OPTIONS.iter().enumerate() {
         assert_eq!(a.env, format!("WEIR_{}", a.name.to_uppercase().replace('-', "_")));
         assert!(!a.help.is_empty());
-        for b in OPTIONS[i + 1..] {
+        for b in &OPTIONS[i + 1..] {
             assert!(a.name != b.name && a.id != b.id);
             assert!(a.short.is_none() || a.short != b.short);
         }

@@ -112,6 +112,7 @@ impl Engine<KernelPager> {
         self.leave_records_alone();
         self.meter.forked();
         self.core.stats.forget_waits();
+        self.forget_crawl();
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]

@@ -2,6 +2,7 @@
 //! `threads` serves faults and reclaims, `fork` carries the engine into a child, `start` builds it.
 
 pub mod control;
+mod crawl;
 mod desk;
 pub mod fork;
 #[cfg(target_arch = "x86_64")]
@@ -56,6 +57,8 @@ pub struct Engine<P: Pager> {
     /// The faults being served, for the watchdog.
     serving: Vec<Line<Serving>>,
     stall_reported: AtomicBool,
+    /// Whether the program does little but wait; looked after by the background thread.
+    crawl: Mutex<Option<crawl::rule::State>>,
     /// How memory outside is measured.
     pub meter: outside::meter::Meter,
     /// When the pool may be tidied up again.
@@ -80,6 +83,7 @@ impl<P: Pager> Engine<P> {
             inline: Inline::default(),
             serving: (0..DESKS).map(|_| Line::default()).collect(),
             stall_reported: AtomicBool::new(false),
+            crawl: Mutex::new(None),
             meter: outside::meter::Meter::default(),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),

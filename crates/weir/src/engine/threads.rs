@@ -371,6 +371,7 @@ impl Engine<KernelPager> {
         pool_size::choose(&self.core, thread::now_ns());
         self.core.publish();
         self.watch();
+        self.warn_if_crawling();
     }
 
     /// Ends the process once the program has closed the userfaultfd by a system call of its own: what is not
