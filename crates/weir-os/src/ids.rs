@@ -65,7 +65,7 @@ impl FrameId {
 
 impl WindowId {
     /// Its place number `i` (0..64).
-    pub const fn slot(self, i: u32) -> FrameId {
+    pub const fn frame(self, i: u32) -> FrameId {
         FrameId(self.0 * BLOCK_PAGES + i)
     }
 }
@@ -80,8 +80,8 @@ mod tests {
         assert_eq!(PageId(130).block(), BlockId(2));
         assert_eq!(PageId(130).index(), 2);
         assert_eq!(BlockId(2).page(2), PageId(130));
-        assert_eq!(WindowId(3).slot(5), FrameId(197));
-        assert_eq!(WindowId(3).slot(5).window(), WindowId(3));
+        assert_eq!(WindowId(3).frame(5), FrameId(197));
+        assert_eq!(WindowId(3).frame(5).window(), WindowId(3));
         assert_eq!(FrameId(197).index(), 5);
     }
 

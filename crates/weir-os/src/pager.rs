@@ -48,7 +48,7 @@ pub struct KernelPager {
 
 /// Which pager to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Transfer {
     /// MOVE where the kernel has it, else copy.
     Auto,
     /// MOVE or fail.
@@ -72,20 +72,20 @@ impl KernelPager {
     /// `arena` (read-write, untouched) and registers them, but for the last `lift_len` bytes of the
     /// arena: [`KernelPager::lift`] puts pages there.
     ///
-    /// Errors: those of opening the userfaultfd; ENOSYS when `kind` asks for MOVE and the kernel
+    /// Errors: those of opening the userfaultfd; ENOSYS when `transfer` asks for MOVE and the kernel
     /// has none.
     ///
     /// # Safety
     /// - a thread must answer [`KernelPager::read`] from here on, or accesses to the space hang.
     /// - nobody else maps, unmaps or touches the arena.
     pub unsafe fn new(
-        kind: Kind,
+        transfer: Transfer,
         intake: Intake,
         space: Mapping,
         arena: Mapping,
         lift_len: usize,
     ) -> Result<KernelPager, Errno> {
-        let uffd = Self::open(kind, intake)?;
+        let uffd = Self::open(transfer, intake)?;
         let moves = uffd.features() & uffd::MOVE != 0;
         let (nursery, zeros) = (Mapping::anon(PAGE_BYTES)?, Mapping::anon(bytes_of(CHUNK_PAGES))?);
         nursery.name(c"weir-nursery");
@@ -116,7 +116,7 @@ impl KernelPager {
     /// used and an arena that nobody else knows. The thread that answers faults starts before
     /// anybody gets access to a page of the space.
     pub fn open_over(
-        kind: Kind,
+        transfer: Transfer,
         intake: Intake,
         space: Mapping,
         arena: Mapping,
@@ -124,13 +124,13 @@ impl KernelPager {
     ) -> Result<KernelPager, Errno> {
         // SAFETY: both mappings are owned, the space has no access yet (reserved), so nobody can
         // fault before the owner of the pager opens pages; the arena is touched through it alone.
-        unsafe { KernelPager::new(kind, intake, space, arena, lift_len) }
+        unsafe { KernelPager::new(transfer, intake, space, arena, lift_len) }
     }
 
-    fn open(kind: Kind, intake: Intake) -> Result<Uffd, Errno> {
-        let wanted = match kind {
-            Kind::Copy => uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
-            Kind::Auto | Kind::Move => uffd::MOVE | uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
+    fn open(transfer: Transfer, intake: Intake) -> Result<Uffd, Errno> {
+        let wanted = match transfer {
+            Transfer::Copy => uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
+            Transfer::Auto | Transfer::Move => uffd::MOVE | uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
         };
         let uffd = match intake {
             Intake::Messages => Uffd::open(wanted)?,
@@ -144,7 +144,7 @@ impl KernelPager {
         };
         let moves = uffd.features() & uffd::MOVE != 0;
         let protects = uffd.features() & uffd::PAGEFAULT_FLAG_WP != 0;
-        if !moves && (kind == Kind::Move || !protects) {
+        if !moves && (transfer == Transfer::Move || !protects) {
             return Err(Errno::ENOSYS);
         }
         Ok(uffd)

@@ -258,7 +258,7 @@ fn statistics(engine: &Weir, out: &mut Sink) -> core::fmt::Result {
     engine.core.stats.each(|key, value| {
         let _ = writeln!(out, "{key} {value}");
     });
-    if let Some(swapping) = &engine.core.swapping {
+    if let Some(swapping) = &engine.core.copies.swapping {
         swapping.tier.counters().each(|key, value| {
             if key.starts_with("weir_") {
                 let _ = writeln!(out, "{key} {value}");

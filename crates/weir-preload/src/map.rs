@@ -177,7 +177,7 @@ fn tell_left(e: &Weir, len: usize, prot: c_int) {
         return;
     }
     let (_, space) = e.space();
-    let why = if prot == libc::PROT_NONE || e.core.rows_fit(len) {
+    let why = if prot == libc::PROT_NONE || e.core.ledger.rows_fit(len) {
         "does not fit into the rest of"
     } else {
         "needs too large tables in"

@@ -193,7 +193,7 @@ extern "C" fn serve(word: *mut c_void) -> *mut c_void {
         Some(e) => {
             thread::set_name(c"weir-fault");
             thread::prefer_latency();
-            e.serve_faults(&mut Weir::bench(), leave);
+            e.serve_faults(&mut Weir::workbench(), leave);
         }
         None => {}
     }
@@ -204,7 +204,7 @@ extern "C" fn reclaim(word: *mut c_void) -> *mut c_void {
     let leave = begin(word);
     thread::set_name(c"weir-reclaim");
     thread::prefer_others();
-    let mut bench = Weir::bench();
+    let mut bench = Weir::workbench();
     if let Some(e) = state::engine() {
         e.reclaim_in_background(&mut bench, leave);
     }

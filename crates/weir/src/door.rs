@@ -26,33 +26,33 @@ pub struct Done {
 pub trait Pager: Sync {
     /// The device under the swap file of engines with this pager.
     type Disk: BlockIo + core::fmt::Debug;
-    /// Arena to program: frames at `slot..` become pages at `page..`.
-    fn fill(&self, page: PageId, slot: FrameId, n: u32, wake: Wake) -> Done;
+    /// Arena to program: frames at `frame..` become pages at `page..`.
+    fn fill(&self, page: PageId, frame: FrameId, n: u32, wake: Wake) -> Done;
     /// A new frame with these bytes becomes the page: one frame more than before.
     fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done;
     /// New frames of zeros become the pages, at least one or an error: so many frames more than before.
     fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Done;
-    /// Program to arena, into empty slots, passing over holes; plain read-write memory only. The mask
-    /// tells which pages surely arrived; `settle_slot` settles the others. Stops with EBUSY: pinned;
+    /// Program to arena, into empty places, passing over holes; plain read-write memory only. The mask
+    /// tells which pages surely arrived; `settle_frame` settles the others. Stops with EBUSY: pinned;
     /// ENOENT: nothing mapped; EINVAL: not plain memory.
-    fn drain(&self, slot: FrameId, page: PageId, n: u32) -> (Done, u64);
+    fn drain(&self, frame: FrameId, page: PageId, n: u32) -> (Done, u64);
     /// Program to arena, everything in the pages with its holes, by one call; see
-    /// [`KernelPager::lift`]. An error: nothing moved; EEXIST: and the slots are lost.
-    fn lift(&self, slot: FrameId, page: PageId, n: u32) -> Result<(), Errno>;
+    /// [`KernelPager::lift`]. An error: nothing moved; EEXIST: and the places are lost.
+    fn lift(&self, frame: FrameId, page: PageId, n: u32) -> Result<(), Errno>;
     /// Whether `drain` passes over holes for free; otherwise only runs without holes are asked for.
     fn sweeps_holes(&self) -> bool;
     /// As `drain` for one page that nobody can write to. ENOENT: a hole, which is zeros now.
-    fn drain_readonly(&self, slot: FrameId, page: PageId) -> Done;
-    /// Puts zeros into a slot that should hold a frame and does not.
-    fn settle_slot(&self, slot: FrameId);
+    fn drain_readonly(&self, frame: FrameId, page: PageId) -> Done;
+    /// Puts zeros into a place that should hold a frame and does not.
+    fn settle_frame(&self, frame: FrameId);
     /// Arena to arena, for free frames.
     fn gather(&self, to: FrameId, from: FrameId, n: u32) -> Done;
     /// Maps zeros where nothing is; EEXIST where something is.
     fn zero(&self, page: PageId) -> Done;
-    /// Creates zeroed frames in empty slots.
-    fn grow(&self, slot: FrameId, n: u32) -> Result<(), Errno>;
+    /// Creates zeroed frames in empty places.
+    fn grow(&self, frame: FrameId, n: u32) -> Result<(), Errno>;
     /// Gives frames back to the kernel.
-    fn shed(&self, slot: FrameId, n: u32) -> Result<(), Errno>;
+    fn shed(&self, frame: FrameId, n: u32) -> Result<(), Errno>;
     /// Copies a present page to a missing one; costs a frame until the source is dropped.
     fn duplicate(&self, to: PageId, from: PageId) -> Done;
     /// Drops the program's pages where they are; their frames go back to the kernel.
@@ -81,7 +81,7 @@ pub trait Pager: Sync {
     /// - the frame is present and the caller its only user while the borrow lives.
     #[expect(unsafe_code, reason = "declares the contract of lending a frame")]
     #[allow(clippy::mut_from_ref)]
-    unsafe fn frame(&self, slot: FrameId) -> &mut PageBytes;
+    unsafe fn frame(&self, frame: FrameId) -> &mut PageBytes;
     /// Bytes of the arena at a byte offset.
     ///
     /// # Safety
@@ -161,8 +161,8 @@ fn done(p: Progress) -> Done {
 
 impl Pager for KernelPager {
     type Disk = FileIo;
-    fn fill(&self, page: PageId, slot: FrameId, n: u32, wake: Wake) -> Done {
-        done(KernelPager::fill(self, page, slot, n, wake))
+    fn fill(&self, page: PageId, frame: FrameId, n: u32, wake: Wake) -> Done {
+        done(KernelPager::fill(self, page, frame, n, wake))
     }
     fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Done {
         done(KernelPager::fill_copy(self, page, bytes, wake))
@@ -170,21 +170,21 @@ impl Pager for KernelPager {
     fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Done {
         done(KernelPager::fill_zeros(self, page, n, wake))
     }
-    fn drain(&self, slot: FrameId, page: PageId, n: u32) -> (Done, u64) {
-        let (p, moved) = KernelPager::drain(self, slot, page, n);
+    fn drain(&self, frame: FrameId, page: PageId, n: u32) -> (Done, u64) {
+        let (p, moved) = KernelPager::drain(self, frame, page, n);
         (done(p), moved)
     }
-    fn lift(&self, slot: FrameId, page: PageId, n: u32) -> Result<(), Errno> {
-        KernelPager::lift(self, slot, page, n)
+    fn lift(&self, frame: FrameId, page: PageId, n: u32) -> Result<(), Errno> {
+        KernelPager::lift(self, frame, page, n)
     }
     fn sweeps_holes(&self) -> bool {
         self.moves()
     }
-    fn drain_readonly(&self, slot: FrameId, page: PageId) -> Done {
-        done(KernelPager::drain_readonly(self, slot, page))
+    fn drain_readonly(&self, frame: FrameId, page: PageId) -> Done {
+        done(KernelPager::drain_readonly(self, frame, page))
     }
-    fn settle_slot(&self, slot: FrameId) {
-        KernelPager::settle_slot(self, slot);
+    fn settle_frame(&self, frame: FrameId) {
+        KernelPager::settle_frame(self, frame);
     }
     fn gather(&self, to: FrameId, from: FrameId, n: u32) -> Done {
         done(KernelPager::gather(self, to, from, n))
@@ -192,11 +192,11 @@ impl Pager for KernelPager {
     fn zero(&self, page: PageId) -> Done {
         done(KernelPager::zero(self, page))
     }
-    fn grow(&self, slot: FrameId, n: u32) -> Result<(), Errno> {
-        KernelPager::grow(self, slot, n)
+    fn grow(&self, frame: FrameId, n: u32) -> Result<(), Errno> {
+        KernelPager::grow(self, frame, n)
     }
-    fn shed(&self, slot: FrameId, n: u32) -> Result<(), Errno> {
-        KernelPager::shed(self, slot, n)
+    fn shed(&self, frame: FrameId, n: u32) -> Result<(), Errno> {
+        KernelPager::shed(self, frame, n)
     }
     fn duplicate(&self, to: PageId, from: PageId) -> Done {
         done(KernelPager::duplicate(self, to, from))
@@ -233,9 +233,9 @@ impl Pager for KernelPager {
         KernelPager::untold(self)
     }
     #[expect(unsafe_code, reason = "passes the contract on")]
-    unsafe fn frame(&self, slot: FrameId) -> &mut PageBytes {
+    unsafe fn frame(&self, frame: FrameId) -> &mut PageBytes {
         // SAFETY: passed on to the caller.
-        unsafe { KernelPager::frame(self, slot) }
+        unsafe { KernelPager::frame(self, frame) }
     }
     #[expect(unsafe_code, reason = "passes the contract on")]
     unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
@@ -248,9 +248,9 @@ impl Pager for KernelPager {
 /// that it holds.
 #[expect(unsafe_code, reason = "ownership of frames is tracked by the allocator and block locks")]
 #[inline]
-pub fn with_frame<P: Pager, R>(pager: &P, slot: FrameId, f: impl FnOnce(&mut PageBytes) -> R) -> R {
+pub fn with_frame<P: Pager, R>(pager: &P, frame: FrameId, f: impl FnOnce(&mut PageBytes) -> R) -> R {
     // SAFETY: present and exclusive, because the allocator or the block lock says so.
-    f(unsafe { pager.frame(slot) })
+    f(unsafe { pager.frame(frame) })
 }
 
 /// Lends bytes of a pool record that the caller owns: just reserved, or named by a page word whose

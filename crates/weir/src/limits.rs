@@ -324,7 +324,7 @@ const _: () = assert!(
 /// takes. Not tried (decision 12).
 pub const CREDIT_KEPT: u32 = 4 * BLOCK_PAGES;
 /// With fewer frames than these outside the pool nobody waits for whole blocks. Not tried (decision 28).
-pub const CRUMBS_LEAST: u32 = 32 * BLOCK_PAGES;
+pub const FRAGMENTS_LEAST: u32 = 32 * BLOCK_PAGES;
 /// Shorter runs are not worth a MOVE while faults take single pages. Not tried (decision 12).
 pub const RUN_MIN: u32 = 8;
 /// Blocks of the pool that come by one MOVE. Not tried (decision 34).
@@ -361,8 +361,9 @@ pub const SLOTS_GIVEN_UP: u32 = 512;
 /// Bound: spans swept per call, and so the time that a fault which reclaims by itself can spend.
 pub const SPANS_SWEPT: u32 = 8;
 const _: () = assert!(RUN_MIN <= BLOCK_PAGES && POOLED_BLOCKS <= LIFT_BLOCKS && STUCK_SAMPLE <= BLOCK_PAGES);
-const _: () =
-    assert!(SLOTS_GIVEN_UP <= SLOTS_SWEPT && BATCH_STAGED_MIN <= BLOCK_PAGES && CREDIT_KEPT < CRUMBS_LEAST);
+const _: () = assert!(
+    SLOTS_GIVEN_UP <= SLOTS_SWEPT && BATCH_STAGED_MIN <= BLOCK_PAGES && CREDIT_KEPT < FRAGMENTS_LEAST
+);
 
 // The pool's size ([`crate::policy::pool_size`]).
 

@@ -1,5 +1,5 @@
 //! A pager without a kernel, for the engine's unit tests: the program's space and the arena are
-//! vectors, and every rule that the kernel would enforce is asserted: a slot is filled only when
+//! vectors, and every rule that the kernel would enforce is asserted: a place is filled only when
 //! empty, moved only when present. Faults can be injected by call number.
 
 pub mod disk;
@@ -10,7 +10,7 @@ pub use world::World;
 use crate::door::{Done, Pager};
 use crate::page::{FrameId, PageId};
 use core::cell::UnsafeCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use weir_os::codec::PageBytes;
 use weir_os::sys::Errno;
@@ -24,11 +24,29 @@ pub struct FakePager {
     state: Mutex<Inject>,
 }
 
+/// Calls that are refused on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// MOVE into the program.
+    Fill,
+    /// COPY into the program.
+    Copy,
+    /// Zeros into the program.
+    Zeros,
+    /// `madvise` that drops pages.
+    Drop,
+    /// `madvise` that gives frames of the arena back.
+    Shed,
+    /// `mprotect` of the program's pages.
+    Protect,
+}
+
 #[derive(Default)]
 struct Inject {
     calls: u64,
     fail_drain_at: HashMap<u64, Errno>,
-    fail_protect: Vec<Errno>,
+    /// Answers to the next calls; beyond them, and where there is none, they succeed.
+    answers: HashMap<Call, VecDeque<Option<Errno>>>,
     busy: Vec<PageId>,
 }
 
@@ -39,11 +57,11 @@ unsafe impl Sync for FakePager {}
 impl FakePager {
     /// A space of `pages` pages and an arena of `windows` windows, both empty.
     pub fn new(pages: u32, windows: u32) -> FakePager {
-        let slots = windows as usize * 64;
+        let frames = windows as usize * 64;
         FakePager {
             space: Mutex::new((0..pages).map(|_| None).collect()),
-            arena: (0..slots).map(|_| UnsafeCell::new([0xEE; 4096])).collect(),
-            present: Mutex::new(vec![false; slots]),
+            arena: (0..frames).map(|_| UnsafeCell::new([0xEE; 4096])).collect(),
+            present: Mutex::new(vec![false; frames]),
             state: Mutex::default(),
         }
     }
@@ -57,7 +75,25 @@ impl FakePager {
 
     /// The next `n` changes of protection fail with `e`.
     pub fn fail_protect(&self, n: usize, e: Errno) {
-        self.state.lock().unwrap().fail_protect = vec![e; n];
+        self.refuse(Call::Protect, 0, n, e);
+    }
+
+    /// Of these calls the next `pass` succeed, and the `n` behind them fail with `e`.
+    pub fn refuse(&self, call: Call, pass: usize, n: usize, e: Errno) {
+        let answers = [vec![None; pass], vec![Some(e); n]].concat();
+        self.state.lock().unwrap().answers.insert(call, answers.into());
+    }
+
+    /// No call is refused any more. How many would have been.
+    pub fn refuse_no_more(&self) -> usize {
+        let answers = core::mem::take(&mut self.state.lock().unwrap().answers);
+        answers.values().flatten().flatten().count()
+    }
+
+    fn answer(&self, call: Call) -> Result<(), Errno> {
+        let mut state = self.state.lock().unwrap();
+        let answer = state.answers.get_mut(&call).and_then(VecDeque::pop_front).flatten();
+        answer.map_or(Ok(()), Err)
     }
 
     /// A page that cannot be moved out, as if pinned.
@@ -69,9 +105,9 @@ impl FakePager {
         }
     }
 
-    /// Whether a slot holds a frame.
-    pub fn has_frame(&self, slot: FrameId) -> bool {
-        self.present.lock().unwrap()[slot.0 as usize]
+    /// Whether a place holds a frame.
+    pub fn has_frame(&self, frame: FrameId) -> bool {
+        self.present.lock().unwrap()[frame.0 as usize]
     }
 
     /// What the program reads at a page if it is mapped.
@@ -97,24 +133,24 @@ impl FakePager {
     }
 
     #[expect(unsafe_code, reason = "see the Sync impl")]
-    fn take(&self, slot: usize) -> Box<PageBytes> {
+    fn take(&self, frame: usize) -> Box<PageBytes> {
         let mut present = self.present.lock().unwrap();
-        assert!(present[slot], "INV-11: moved a slot without a frame");
-        present[slot] = false;
+        assert!(present[frame], "INV-11: moved a place without a frame");
+        present[frame] = false;
         // SAFETY: the caller moves the frame, so it owns it.
-        let cell = unsafe { &mut *self.arena[slot].get() };
+        let cell = unsafe { &mut *self.arena[frame].get() };
         let page = Box::new(*cell);
         cell.fill(0xEE);
         page
     }
 
     #[expect(unsafe_code, reason = "see the Sync impl")]
-    fn put(&self, slot: usize, page: &PageBytes) {
+    fn put(&self, frame: usize, page: &PageBytes) {
         let mut present = self.present.lock().unwrap();
-        assert!(!present[slot], "INV-11: filled a slot that has a frame");
-        present[slot] = true;
-        // SAFETY: the slot was empty, nobody uses it.
-        unsafe { *self.arena[slot].get() = *page };
+        assert!(!present[frame], "INV-11: filled a place that has a frame");
+        present[frame] = true;
+        // SAFETY: the place was empty, nobody uses it.
+        unsafe { *self.arena[frame].get() = *page };
     }
 }
 
@@ -124,19 +160,25 @@ fn all(n: u32) -> Done {
 
 impl Pager for FakePager {
     type Disk = disk::FakeDisk;
-    fn fill(&self, page: PageId, slot: FrameId, n: u32, _wake: Wake) -> Done {
+    fn fill(&self, page: PageId, frame: FrameId, n: u32, _wake: Wake) -> Done {
+        if let Err(e) = self.answer(Call::Fill) {
+            return Done { pages: 0, stop: Some(e) };
+        }
         for i in 0..n {
             let mut space = self.space.lock().unwrap();
             let dst = &mut space[(page.0 + i) as usize];
             if dst.is_some() {
                 return Done { pages: i, stop: Some(Errno::EEXIST) };
             }
-            *dst = Some(self.take((slot.0 + i) as usize));
+            *dst = Some(self.take((frame.0 + i) as usize));
         }
         all(n)
     }
 
     fn fill_copy(&self, page: PageId, bytes: &PageBytes, _wake: Wake) -> Done {
+        if let Err(e) = self.answer(Call::Copy) {
+            return Done { pages: 0, stop: Some(e) };
+        }
         let mut space = self.space.lock().unwrap();
         let dst = &mut space[page.0 as usize];
         if dst.is_some() {
@@ -147,6 +189,9 @@ impl Pager for FakePager {
     }
 
     fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Done {
+        if let Err(e) = self.answer(Call::Zeros) {
+            return Done { pages: 0, stop: Some(e) };
+        }
         // In two calls, as when the kernel is disturbed.
         let some = n.div_ceil(2);
         for i in 0..some {
@@ -159,7 +204,7 @@ impl Pager for FakePager {
         Done { pages: some, stop }
     }
 
-    fn drain(&self, slot: FrameId, page: PageId, n: u32) -> (Done, u64) {
+    fn drain(&self, frame: FrameId, page: PageId, n: u32) -> (Done, u64) {
         let mut s = self.state.lock().unwrap();
         let call = s.calls;
         s.calls += 1;
@@ -175,16 +220,16 @@ impl Pager for FakePager {
                     moved,
                 );
             }
-            assert!(!self.has_frame(FrameId(slot.0 + i)), "INV-11: drained into a slot that has a frame");
+            assert!(!self.has_frame(FrameId(frame.0 + i)), "INV-11: drained into a place that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[p.0 as usize].take() {
-                self.put((slot.0 + i) as usize, &bytes);
+                self.put((frame.0 + i) as usize, &bytes);
                 moved |= 1 << i;
             }
         }
         (all(n), moved)
     }
 
-    fn lift(&self, slot: FrameId, page: PageId, n: u32) -> Result<(), Errno> {
+    fn lift(&self, frame: FrameId, page: PageId, n: u32) -> Result<(), Errno> {
         let mut s = self.state.lock().unwrap();
         let call = s.calls;
         s.calls += 1;
@@ -192,9 +237,9 @@ impl Pager for FakePager {
             return Err(e);
         }
         for i in 0..n {
-            assert!(!self.has_frame(FrameId(slot.0 + i)), "INV-11: lifted into a slot that has a frame");
+            assert!(!self.has_frame(FrameId(frame.0 + i)), "INV-11: lifted into a place that has a frame");
             if let Some(bytes) = self.space.lock().unwrap()[(page.0 + i) as usize].take() {
-                self.put((slot.0 + i) as usize, &bytes);
+                self.put((frame.0 + i) as usize, &bytes);
             }
         }
         Ok(())
@@ -204,8 +249,8 @@ impl Pager for FakePager {
         true
     }
 
-    fn drain_readonly(&self, slot: FrameId, page: PageId) -> Done {
-        let (done, moved) = self.drain(slot, page, 1);
+    fn drain_readonly(&self, frame: FrameId, page: PageId) -> Done {
+        let (done, moved) = self.drain(frame, page, 1);
         if moved == 0 && done.stop.is_none() {
             self.space.lock().unwrap()[page.0 as usize] = Some(Box::new([0; 4096]));
             return Done { pages: 0, stop: Some(Errno::ENOENT) };
@@ -213,9 +258,9 @@ impl Pager for FakePager {
         done
     }
 
-    fn settle_slot(&self, slot: FrameId) {
-        if !self.has_frame(slot) {
-            self.put(slot.0 as usize, &[0; 4096]);
+    fn settle_frame(&self, frame: FrameId) {
+        if !self.has_frame(frame) {
+            self.put(frame.0 as usize, &[0; 4096]);
         }
     }
 
@@ -236,13 +281,14 @@ impl Pager for FakePager {
         all(1)
     }
 
-    fn grow(&self, slot: FrameId, n: u32) -> Result<(), Errno> {
-        (0..n).for_each(|i| self.put((slot.0 + i) as usize, &[0; 4096]));
+    fn grow(&self, frame: FrameId, n: u32) -> Result<(), Errno> {
+        (0..n).for_each(|i| self.put((frame.0 + i) as usize, &[0; 4096]));
         Ok(())
     }
 
-    fn shed(&self, slot: FrameId, n: u32) -> Result<(), Errno> {
-        let there = (slot.0..slot.0 + n).filter(|s| self.has_frame(FrameId(*s)));
+    fn shed(&self, frame: FrameId, n: u32) -> Result<(), Errno> {
+        self.answer(Call::Shed)?;
+        let there = (frame.0..frame.0 + n).filter(|s| self.has_frame(FrameId(*s)));
         there.for_each(|s| drop(self.take(s as usize)));
         Ok(())
     }
@@ -257,6 +303,7 @@ impl Pager for FakePager {
     }
 
     fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno> {
+        self.answer(Call::Drop)?;
         let mut space = self.space.lock().unwrap();
         (0..n as usize).for_each(|i| space[page.0 as usize + i] = None);
         Ok(())
@@ -270,7 +317,7 @@ impl Pager for FakePager {
         Ok(())
     }
     fn protect(&self, _page: PageId, _n: u32, _prot: i32, _dump: bool) -> Result<(), Errno> {
-        self.state.lock().unwrap().fail_protect.pop().map_or(Ok(()), Err)
+        self.answer(Call::Protect)
     }
     fn reserve_again(&self, _page: PageId, _n: u32) -> Result<(), Errno> {
         Ok(())
@@ -287,10 +334,10 @@ impl Pager for FakePager {
     }
 
     #[expect(unsafe_code, reason = "contract of the trait")]
-    unsafe fn frame(&self, slot: FrameId) -> &mut PageBytes {
-        assert!(self.has_frame(slot), "touched a slot without a frame: the real engine would hang");
+    unsafe fn frame(&self, frame: FrameId) -> &mut PageBytes {
+        assert!(self.has_frame(frame), "touched a place without a frame: the real engine would hang");
         // SAFETY: present; exclusive by the caller's contract.
-        unsafe { &mut *self.arena[slot.0 as usize].get() }
+        unsafe { &mut *self.arena[frame.0 as usize].get() }
     }
 
     #[expect(unsafe_code, reason = "contract of the trait")]

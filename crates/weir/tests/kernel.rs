@@ -22,13 +22,13 @@ static FIRST: AtomicU32 = AtomicU32::new(u32::MAX);
 
 extern "C" fn serve(e: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: the leaked engine of `engine()`.
-    unsafe { &*e.cast::<Weir>() }.serve_faults(&mut Weir::bench(), &STAY);
+    unsafe { &*e.cast::<Weir>() }.serve_faults(&mut Weir::workbench(), &STAY);
     core::ptr::null_mut()
 }
 
 extern "C" fn reclaim(e: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: as above.
-    unsafe { &*e.cast::<Weir>() }.reclaim_in_background(&mut Weir::bench(), &STAY);
+    unsafe { &*e.cast::<Weir>() }.reclaim_in_background(&mut Weir::workbench(), &STAY);
     core::ptr::null_mut()
 }
 
@@ -93,7 +93,7 @@ fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
         assert!(engine().core.resident_bytes() <= BUDGET);
     }
     assert!(engine().core.stats.pool_out().get() > 0, "nothing was ever evicted");
-    if let Some(swapping) = &engine().core.swapping {
+    if let Some(swapping) = &engine().core.copies.swapping {
         let counters = swapping.tier.counters();
         let (out, back) = (&counters.pages_out, &counters.pages_in);
         assert!(
@@ -229,7 +229,8 @@ fn validate() {
 fn out_and_through(words: &[AtomicU64]) {
     let e = engine();
     e.page_out(words.as_ptr() as usize, words.len() * 8).unwrap();
-    let Some(swapping) = e.core.swapping.as_ref().filter(|s| s.policy == weir::config::Policy::Writethrough)
+    let Some(swapping) =
+        e.core.copies.swapping.as_ref().filter(|s| s.policy == weir::config::Policy::Writethrough)
     else {
         return;
     };
@@ -240,7 +241,7 @@ fn out_and_through(words: &[AtomicU64]) {
             start.elapsed().as_secs() < 20,
             "{} pages are in pool and file, {:?} in the pool alone; {} were written, {} given up, {} evicted",
             swapping.doubled(),
-            e.core.unwritten(),
+            e.core.copies.unwritten(&e.core.stats),
             stats.swap_through.load(Ordering::Relaxed),
             stats.swap_cancelled.load(Ordering::Relaxed),
             stats.swap_evicted_free.load(Ordering::Relaxed),
@@ -301,7 +302,7 @@ fn parent_and_child_rewrite_and_free_pages_that_both_have_in_pool_and_file_in_an
     }
     unmap(words);
     validate();
-    if let Some(swapping) = &engine().core.swapping {
+    if let Some(swapping) = &engine().core.copies.swapping {
         assert_eq!((swapping.tier.live_records(), swapping.doubled()), (0, 0));
     }
 }

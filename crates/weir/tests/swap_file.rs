@@ -384,7 +384,7 @@ fn an_engine_whose_file_was_to_size_itself_starts_without_one_where_none_can_be(
         });
         Engine::start(&settings.unwrap(), Intake::InThread)
     };
-    assert!(start("auto").unwrap().core.swapping.is_none());
+    assert!(start("auto").unwrap().core.copies.swapping.is_none());
     let refused = start("16M").err().unwrap();
     assert!(matches!(refused, StartError::Swap(_)) && refused.to_string().contains("tmpfs"), "{refused}");
 }

@@ -9,15 +9,15 @@ pub const WIDE_CODE_LINES: usize = 70;
 /// Lines of Markdown wider than `width::COLUMNS`, and table cells longer than `width::CELL_LETTERS`.
 pub const WIDE_TEXT_LINES: usize = 1;
 /// Doc comments of fewer than `comments::WORDS` words.
-pub const SHORT_DOC_COMMENTS: usize = 129;
+pub const SHORT_DOC_COMMENTS: usize = 125;
 /// Rows of `docs/failure.md` without a test.
-pub const ROWS_WITHOUT_TEST: usize = 55;
+pub const ROWS_WITHOUT_TEST: usize = 54;
 /// Constants of `limits.rs` that steer; at most 80 are wanted.
 pub const CONSTANTS: usize = 79;
 /// Rules that look at what came of themselves; at most 10 are wanted.
 pub const LOOPS: usize = 7;
 /// Lines of code in `policy/` and what belongs to it; at most 1200 are wanted.
-pub const LINES_THAT_CHOOSE: usize = 1225;
+pub const LINES_THAT_CHOOSE: usize = 1220;
 
 /// What a check found, and how much of it is accepted.
 pub struct Checked {

@@ -61,8 +61,13 @@ pub fn lines(source: &Source) -> Vec<Finding> {
     if !CHOOSES.iter().any(|path| source.path.starts_with(path)) {
         return Vec::new();
     }
-    let code = source.product.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let code = source.product.lines().enumerate().filter(|(_, line)| is_code(line.trim()));
     code.map(|(number, _)| Finding::new(&source.path, number + 1, "a line that chooses")).collect()
+}
+
+/// A line that is neither blank nor says that the tests are in another file.
+fn is_code(line: &str) -> bool {
+    !line.is_empty() && line != "#[cfg(test)]" && !(line.starts_with("mod ") && line.ends_with("tests;"))
 }
 
 #[cfg(test)]
@@ -98,5 +103,7 @@ mod tests {
             "//! Docs.\n\n/// A choice.\nfn f() {\n    // why\n}\n#[cfg(test)]\nmod tests { fn g() {} }\n";
         assert_eq!(lines_of(lines, "crates/weir/src/policy/victims.rs", code), [4, 6]);
         assert!(lines_of(lines, "crates/weir/src/shared.rs", code).is_empty());
+        let apart = "fn f() {}\n\n#[cfg(test)]\nmod tests;\n";
+        assert_eq!(lines_of(lines, "crates/weir/src/policy/victims.rs", apart), [1]);
     }
 }

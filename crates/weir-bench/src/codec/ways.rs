@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use weir::config::Codec as Setting;
 use weir::limits::RECORD_BYTES_MAX;
-use weir::reclaim::compress::{Bench, Form, compress};
+use weir::reclaim::compress::{Form, Workbench, compress};
 use weir::tier::pool::Codec;
 use weir_os::codec::{self, PageBytes, RUN_BYTES_MAX, Scratch};
 use zstd::bulk::{Compressor, Decompressor};
@@ -67,7 +67,7 @@ enum Stored {
 
 /// The codecs' states and the store.
 pub struct Tools {
-    bench: Box<Bench>,
+    workbench: Box<Workbench>,
     scratch: Box<Scratch>,
     out: Vec<u8>,
     back: Vec<u8>,
@@ -79,7 +79,7 @@ impl Tools {
     /// Empty.
     pub fn new() -> Tools {
         Tools {
-            bench: Box::new(Bench::new()),
+            workbench: Box::new(Workbench::new()),
             scratch: Box::new(Scratch::new()),
             out: vec![0; RUN_BYTES_MAX],
             back: vec![0; RUN_BYTES_MAX],
@@ -139,7 +139,7 @@ impl Tools {
 
     fn by_engine(&mut self, page: &[u8], at: usize) -> anyhow::Result<Stored> {
         let page: &PageBytes = page.try_into().context("a page")?;
-        Ok(match compress(&mut self.bench, 0, Setting::Auto, page) {
+        Ok(match compress(&mut self.workbench, 0, Setting::Auto, page) {
             Form::Same(word) => Stored::Same(word),
             Form::Record(codec, bytes) => {
                 self.store[at..at + bytes.len()].copy_from_slice(bytes);

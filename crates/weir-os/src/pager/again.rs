@@ -1,6 +1,6 @@
 //! Watching again: in a forked child, and where something foreign was mapped.
 
-use super::{KernelPager, Kind, bytes_of};
+use super::{KernelPager, Transfer, bytes_of};
 use crate::ids::PageId;
 use crate::mem;
 use crate::sys::{Errno, syscall};
@@ -11,7 +11,7 @@ impl KernelPager {
     /// and registers everything again but for the page ranges (start, end)
     /// in `foreign`, in order, where something else is mapped. Until then missing pages read as zeros.
     pub fn reopen_in_child(&self, foreign: &[(PageId, PageId)]) -> Result<(), Errno> {
-        let fresh = Self::open(if self.moves { Kind::Move } else { Kind::Copy }, self.intake)?;
+        let fresh = Self::open(if self.moves { Transfer::Move } else { Transfer::Copy }, self.intake)?;
         self.uffd.replace(fresh);
         self.nursery_busy.store(false, Ordering::Relaxed);
         self.register(foreign)

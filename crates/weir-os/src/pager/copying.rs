@@ -43,7 +43,7 @@ impl KernelPager {
                 Ok(()) => match unsafe { mem::drop_pages(src, PAGE_BYTES) } {
                     Ok(()) => Progress { done: PAGE_BYTES, stop: None },
                     Err(e) => {
-                        // SAFETY: the slot is ours.
+                        // SAFETY: the place is ours.
                         let _ = unsafe { mem::drop_pages(dst, PAGE_BYTES) };
                         stop(e)
                     }
@@ -56,7 +56,7 @@ impl KernelPager {
             if let Err(e) = read_self(nursery, src, PAGE_BYTES) {
                 return stop(e);
             }
-            // SAFETY: the nursery page was just written; the slot is empty and ours.
+            // SAFETY: the nursery page was just written; the place is empty and ours.
             let p = unsafe { self.uffd.move_pages(dst, nursery, PAGE_BYTES, false, Wake::No) };
             if p.done == 0 {
                 return p;
@@ -64,7 +64,7 @@ impl KernelPager {
             // SAFETY: the bytes are safe in the arena; nobody can change them.
             if let Err(e) = unsafe { mem::drop_pages(src, PAGE_BYTES) } {
                 // It stays where it is (locked): the copy is not the page.
-                // SAFETY: the slot is ours.
+                // SAFETY: the place is ours.
                 let _ = unsafe { mem::drop_pages(dst, PAGE_BYTES) };
                 return stop(e);
             }
@@ -97,7 +97,7 @@ impl KernelPager {
             Ok(()) => Progress { done: len, stop: None },
             Err(e) => {
                 let _ = self.uffd.write_protect(src, len, false, Wake::Yes);
-                // SAFETY: the slots are ours.
+                // SAFETY: the places are ours.
                 let _ = unsafe { mem::drop_pages(dst, len) };
                 stop(e)
             }

@@ -31,8 +31,8 @@ impl KernelPager {
     }
 
     /// Program to arena: the pages at `page..`, all of plain read-write memory, become the frames at
-    /// `frame..`; the slots must be empty. Holes are passed over: the mask says which pages surely
-    /// arrived; one that is missing from it may still have (see [`KernelPager::settle_slot`]).
+    /// `frame..`; the places must be empty. Holes are passed over: the mask says which pages surely
+    /// arrived; one that is missing from it may still have (see [`KernelPager::settle_frame`]).
     /// Stops where a page cannot leave (EBUSY: pinned; EINVAL: not plain after all).
     pub fn drain(&self, frame: FrameId, page: PageId, n: u32) -> (Progress, u64) {
         let (dst, src, len) = (self.frame_addr(frame, n), self.page_addr(page, n), bytes_of(n));
@@ -51,16 +51,16 @@ impl KernelPager {
     }
 
     /// Program to arena by moving page tables: whatever lies in the pages at `page..` lies in the
-    /// slots at `frame..` afterwards, holes included, for the price of one call and one TLB flush. The
-    /// pages must be of one mapping; the slots empty and in the part that is not watched. Pages in
+    /// places at `frame..` afterwards, holes included, for the price of one call and one TLB flush. The
+    /// pages must be of one mapping; the places empty and in the part that is not watched. Pages in
     /// use by the kernel (direct I/O) move too: the caller knows that there are none.
     ///
     /// Errors: EFAULT or EINVAL when the pages are of several mappings, ENOMEM when the process has
-    /// too many mappings; EEXIST when the slots are lost, see [`mem::lift`]: they must not be used
+    /// too many mappings; EEXIST when the places are lost, see [`mem::lift`]: they must not be used
     /// again. Nothing has moved then.
     pub fn lift(&self, frame: FrameId, page: PageId, n: u32) -> Result<(), Errno> {
         let (dst, src, len) = (self.frame_addr(frame, n), self.page_addr(page, n), bytes_of(n));
-        assert!(dst >= self.arena.base() + self.arena.len() - self.lift_len, "lift slot");
+        assert!(dst >= self.arena.base() + self.arena.len() - self.lift_len, "lift place");
         self.count(1);
         // SAFETY: the pager owns both ranges; the destination holds nothing. What the program excludes from
         // core files later must not be in one because it lies here.
@@ -79,12 +79,12 @@ impl KernelPager {
             return self.move_exclusive(dst, src, len, false, Wake::No);
         }
         // Free frames carry no contents worth keeping: give one up, let the other be born.
-        // SAFETY: ours by contract; destination slots are empty.
+        // SAFETY: ours by contract; destination places are empty.
         let r = unsafe { mem::drop_pages(src, len).and_then(|()| mem::populate_write(dst, len)) };
         Progress { done: if r.is_ok() { len } else { 0 }, stop: r.err() }
     }
 
-    /// Which of the slots surely hold a frame now.
+    /// Which of the places surely hold a frame now.
     fn arrived(&self, dst: usize, len: usize) -> u64 {
         let mut present = [0u8; 64];
         if len == 0 {

@@ -37,17 +37,17 @@ impl KernelPager {
         unsafe { self.uffd.zeropage(self.page_addr(page, 1), PAGE_BYTES, Wake::Yes) }
     }
 
-    /// Creates `n` zeroed frames in the empty slots at `frame..`.
+    /// Creates `n` zeroed frames in the empty places at `frame..`.
     pub fn grow(&self, frame: FrameId, n: u32) -> Result<(), Errno> {
         let dst = self.frame_addr(frame, n);
         if !self.moves {
-            // SAFETY: our arena; the slots are empty.
+            // SAFETY: our arena; the places are empty.
             return unsafe { mem::populate_write(dst, bytes_of(n)) };
         }
         let mut done = 0;
         while done < n {
             let k = (n - done).min(CHUNK_PAGES);
-            // SAFETY: the slots are empty and ours.
+            // SAFETY: the places are empty and ours.
             let p = unsafe { self.copy_zeros(dst + bytes_of(done), k, Wake::No) };
             match p.stop {
                 Some(e) if p.done == 0 && e != Errno::EAGAIN => return Err(e),
@@ -65,10 +65,10 @@ impl KernelPager {
         unsafe { self.uffd.copy(dst, self.zeros.base(), bytes_of(n), wake) }
     }
 
-    /// Whether a page that should have arrived in a slot is there. If not (the program had dropped
+    /// Whether a page that should have arrived in a place is there. If not (the program had dropped
     /// it by a call that Weir does not see), zeros are put in its place, which is what it reads
     /// as. `mincore` alone cannot tell: it denies pages that the kernel itself swapped out.
-    pub fn settle_slot(&self, frame: FrameId) {
+    pub fn settle_frame(&self, frame: FrameId) {
         let _ = self.fill_hole(self.frame_addr(frame, 1));
     }
 

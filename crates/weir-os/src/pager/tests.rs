@@ -10,7 +10,7 @@ fn over_own_memory(space_pages: u32, usable: u32, arena_pages: u32) -> KernelPag
     let arena = Mapping::anon(bytes_of(arena_pages)).unwrap();
     // SAFETY: memory of this test's.
     unsafe { mem::protect(space.base(), bytes_of(usable), mem::PROT_RW).unwrap() };
-    KernelPager::open_over(Kind::Auto, Intake::InThread, space, arena, 0).unwrap()
+    KernelPager::open_over(Transfer::Auto, Intake::InThread, space, arena, 0).unwrap()
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn no_page_is_lost_while_something_looks_for_idle_pages() {
         });
         for round in (0..ROUNDS).take_while(|_| pager.untold() < SEEN) {
             pager.grow(FrameId(0), 2 * CHUNK_PAGES).unwrap();
-            for slot in 0..2 * CHUNK_PAGES {
+            for frame in 0..2 * CHUNK_PAGES {
                 // SAFETY: the frame was just made, and nobody else uses it.
-                let bytes = unsafe { pager.frame(FrameId(slot)) };
-                bytes[..8].copy_from_slice(&(round << 32 | u64::from(slot)).to_le_bytes());
+                let bytes = unsafe { pager.frame(FrameId(frame)) };
+                bytes[..8].copy_from_slice(&(round << 32 | u64::from(frame)).to_le_bytes());
             }
             let mut at = 0;
             while at < 2 * CHUNK_PAGES {

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::{deliver, stacks};
 use crate::state;
-use weir::engine::inline::Verdict;
+use weir::engine::inline::Served;
 use weir::fault::load::Load;
 use weir_os::gate::area::Area;
 use weir_os::mem::PAGE_BYTES;
@@ -30,11 +30,11 @@ pub extern "C" fn on_sigbus(number: i32, info: *mut libc::siginfo_t, raw: *mut l
             bytes: plain.bytes,
             asker,
         });
-        let verdict = e.fault_in_thread(addr, &area.left, load);
-        if let (Verdict::Loaded(value), Some((_, plain))) = (verdict, asked) {
+        let served = e.fault_in_thread(addr, &area.left, load);
+        if let (Served::Loaded(value), Some((_, plain))) = (served, asked) {
             context.finish(plain, value);
         }
-        if verdict != Verdict::NotOurs {
+        if served != Served::NotOurs {
             stacks::tend(e, &mut context);
             e.take_turns(&area.turn, &area.left);
             return;

@@ -9,7 +9,7 @@ use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::{Access, AtFork, Kind, Region};
 use crate::page::state::State;
-use crate::page::table::BlockGuard;
+use crate::page::table::{BlockGuard, PageTable};
 use crate::page::{BlockId, PageId};
 use crate::reclaim::{self, Effort, discard};
 use crate::stats;
@@ -17,7 +17,7 @@ use crate::sync::Ordering;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::sys::Errno;
 
-const PROT_NONE: i32 = 0;
+pub(super) const PROT_NONE: i32 = 0;
 const PROT_WRITE: i32 = 2;
 const PROT_ACCESS: i32 = 7;
 
@@ -85,12 +85,22 @@ impl<P: Pager> Engine<P> {
                 regions.map.alloc(pages.max(1), align_blocks, skew, prot, kind).ok_or(Refused::NoSpace)?
             }
         };
-        if let Err(e) = self.open(region, show) {
-            regions.map.remove(region.start);
-            regions.map.release(region.start, region.end());
-            return Err(e);
-        }
-        Ok(region)
+        self.open_or_release(regions, region, show).map(|()| region)
+    }
+
+    /// Opens a region that the map has; after an error it is nobody's again.
+    pub(super) fn open_or_release(
+        &self,
+        regions: &mut Regions,
+        r: Region,
+        show: Show,
+    ) -> Result<(), Refused> {
+        self.open(r, show).inspect_err(|_| {
+            for part in regions.map.carve(r.start, r.end()) {
+                regions.map.remove(part.start);
+            }
+            regions.map.release(r.start, r.end());
+        })
     }
 
     /// Refuses `len` bytes of new memory while everything is full, so that all that was written can be kept,
@@ -103,9 +113,9 @@ impl<P: Pager> Engine<P> {
         self.within_rlimit(regions, len)
     }
 
-    /// Whether the rows of what is to be opened fit, see [`crate::shared::Core::rows_fit`].
+    /// Whether the rows of what is to be opened fit, see [`crate::shared::ledger::Ledger::rows_fit`].
     pub(super) fn fits(&self, prot: i32, len: usize) -> Result<(), Refused> {
-        if prot == PROT_NONE || self.core.rows_fit(len) { Ok(()) } else { Err(Refused::NoSpace) }
+        if prot == PROT_NONE || self.core.ledger.rows_fit(len) { Ok(()) } else { Err(Refused::NoSpace) }
     }
 
     /// Bytes of a range of the space that nobody has mapped yet.
@@ -155,6 +165,9 @@ impl<P: Pager> Engine<P> {
             let row = self.core.table.block(block).lock();
             let others = row.valid() & !mask;
             row.set_valid(if valid { others | mask } else { others });
+            if others == 0 {
+                row.set_readahead(0); // what streams left is of another mapping
+            }
             match (others, valid) {
                 (0, _) => row.set_access(if valid { r.access } else { Access::Any }),
                 (_, true) if row.access() != r.access => row.set_access(Access::Any),
@@ -211,7 +224,12 @@ impl<P: Pager> Engine<P> {
             discard::discard(&self.core, block, mask, discard::Depth::All);
         });
         self.core.charge_rows(-i64::from(r.pages));
-        self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE, false).map_err(Refused::Kernel)
+        self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE, false).map_err(|e| {
+            // Its contents are gone, but it is mapped as before.
+            self.core.charge_rows(r.pages.into());
+            self.mark(r, true);
+            Refused::Kernel(e)
+        })
     }
 
     fn has_frames(&self, r: Region) -> bool {
@@ -253,7 +271,7 @@ impl<P: Pager> Engine<P> {
         self.fits(prot, self.unopened(&regions, start, end))?;
         self.replace(&mut regions, Region::new(start, end - start, prot, Kind::Map))?;
         let region = Region::new(start, end - start, prot, Kind::Map);
-        self.open(region, Show::Now)
+        self.open_or_release(&mut regions, region, Show::Now)
     }
 
     /// Something else is about to be mapped over a range (a file, shared memory): Weir lets go of
@@ -283,16 +301,18 @@ impl<P: Pager> Engine<P> {
         let (start, end, parts, whole) = self.parts(&regions, addr, len)?;
         if parts.iter().any(|r| r.prot != prot && r.kind != Kind::Foreign) {
             regions.map.carve(start, end);
-            for r in parts.into_iter().filter(|r| r.prot != prot && r.kind != Kind::Foreign) {
-                if r.bare {
-                    self.open_bare(&regions, Region { prot, bare: false, ..r })?;
-                } else {
-                    self.reprotect(r, prot)?;
+            let mut changing = parts.into_iter().filter(|r| r.prot != prot && r.kind != Kind::Foreign);
+            let result = changing.try_for_each(|r| {
+                match r.bare {
+                    true => self.open_bare(&regions, Region { prot, bare: false, ..r })?,
+                    false => self.reprotect(r, prot)?,
                 }
                 regions.map.remove(r.start);
                 regions.map.insert(Region { prot, bare: false, ..r });
-            }
+                Ok(())
+            });
             regions.map.join(start, end);
+            result?;
         }
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
@@ -356,12 +376,18 @@ impl<P: Pager> Engine<P> {
             }
             self.parts(&regions, addr, len)?
         };
+        let mut refused = None;
         for r in parts.iter().filter(|r| r.kind != Kind::Foreign && !r.bare) {
             each_block(r.start, r.end(), |block, mask| {
-                discard::discard(&self.core, block, mask, discard::Depth::All);
+                let gone = discard::discard(&self.core, block, mask, discard::Depth::All);
+                refused = refused.or(gone.refused);
             });
         }
-        if whole { Ok(()) } else { Err(Refused::NotManaged) }
+        match refused {
+            Some(e) => Err(Refused::Kernel(e)),
+            None if whole => Ok(()),
+            None => Err(Refused::NotManaged),
+        }
     }
 
     /// Changes what is kept of the regions in a range, and of nothing beyond its ends. Its pages, and whether
@@ -460,11 +486,11 @@ impl<P: Pager> Engine<P> {
         each_block(start, end, |block, mask| {
             // A fork, and every fault behind it, waits for a block at most.
             let _inside = self.inside();
-            if !is_out(self, block, mask) {
-            } else if self.core.available() >= WANTED {
+            if !is_out(&self.core.table, block, mask) {
+            } else if self.core.room.available() >= WANTED {
                 fault::prefetch(&self.core, block.page(0), mask, By::Program);
             } else {
-                self.core.kick_if_low();
+                self.core.room.kick_if_low();
             }
         });
         Ok(())
@@ -494,8 +520,8 @@ impl<P: Pager> Engine<P> {
         if !whole {
             return Err(Refused::NotManaged);
         }
-        let pinned = self.core.pinned.load(Ordering::Relaxed);
-        if pinned + u64::from(end - start) > u64::from(self.core.frames.limit() / 2) {
+        let pinned = self.core.census.pinned.load(Ordering::Relaxed);
+        if pinned + u64::from(end - start) > u64::from(self.core.room.frames.limit() / 2) {
             return Err(Refused::Full);
         }
         for page in start..end {
@@ -540,7 +566,7 @@ impl<P: Pager> Engine<P> {
     fn pin_page(&self, page: PageId) -> Result<(), Refused> {
         for n in 0..1000 {
             if n == 500 {
-                self.core.need_pool(); // the swap file may be stuck
+                self.core.room.need_pool(&self.core.ledger); // the swap file may be stuck
                 self.core.concede();
             }
             {
@@ -551,7 +577,7 @@ impl<P: Pager> Engine<P> {
                     return Ok(());
                 }
                 if found.state() == State::Resident && word.try_pin(found, true).is_ok() {
-                    self.core.pinned.fetch_add(1, Ordering::Relaxed);
+                    self.core.census.pinned.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
             }
@@ -571,8 +597,8 @@ impl<P: Pager> Engine<P> {
 
     /// Reclaims a small batch in a thread of the program.
     pub(super) fn reclaim_here(&self) -> u32 {
-        let mut bench = self.bench.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        reclaim::run_once(&self.core, &mut bench, 64, Effort::Direct).freed
+        let mut workbench = self.workbench.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        reclaim::run_once(&self.core, &mut workbench, 64, Effort::Direct).freed
     }
 
     /// `munlock`.
@@ -591,7 +617,7 @@ impl<P: Pager> Engine<P> {
     }
 
     pub(super) fn unpin_pages(&self, start: u32, end: u32) {
-        if self.core.pinned.load(Ordering::Relaxed) == 0 {
+        if self.core.census.pinned.load(Ordering::Relaxed) == 0 {
             return;
         }
         each_block(start, end, |block, mask| {
@@ -601,7 +627,7 @@ impl<P: Pager> Engine<P> {
                 let word = self.core.table.word(block.page(i));
                 let found = word.load();
                 if found.pinned() && word.try_pin(found, false).is_ok() {
-                    self.core.pinned.fetch_sub(1, Ordering::Relaxed);
+                    self.core.census.pinned.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         });
@@ -618,8 +644,7 @@ fn set_class(row: &BlockGuard<'_>, mask: u64, prot: i32) {
 }
 
 /// Whether pages of these that have contents are not in RAM, or on their way out.
-fn is_out<P: Pager>(engine: &Engine<P>, block: BlockId, mask: u64) -> bool {
-    let table = &engine.core.table;
+fn is_out(table: &PageTable, block: BlockId, mask: u64) -> bool {
     let is_out =
         |i: u32| !matches!(table.word(block.page(i)).load().state(), State::Absent | State::Resident);
     table.is_touched(block) && (0..BLOCK_PAGES).any(|i| mask >> i & 1 == 1 && is_out(i))

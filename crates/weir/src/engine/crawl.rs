@@ -45,7 +45,7 @@ impl<P: Pager> Engine<P> {
              budget is {}. With --memory {}M all would stay in RAM; less may do",
             weir_os::sys::getpid(),
             Size(data),
-            Size(self.core.budget_bytes()),
+            Size(self.core.ledger.budget_bytes()),
             enough_mib(data),
         ));
     }

@@ -3,7 +3,7 @@
 
 use super::say::fatal;
 use crate::fault::Ahead;
-use crate::reclaim::compress::Bench;
+use crate::reclaim::compress::Workbench;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const STREAMS: usize = 8;
 
 /// Where a faulting thread works: made at its first use, kept for ever.
 #[derive(Debug, Default)]
-pub struct Desk(pub(super) Option<(Stack, Box<Bench>)>);
+pub struct Desk(pub(super) Option<(Stack, Box<Workbench>)>);
 
 /// The fault being served at a desk, for the watchdog.
 #[derive(Debug, Default)]
@@ -60,16 +60,16 @@ impl Default for Inline {
 }
 
 /// A desk at its first use.
-pub(super) fn new_desk() -> (Stack, Box<Bench>) {
+pub(super) fn new_desk() -> (Stack, Box<Workbench>) {
     let mut stack = match Stack::new(STACK_BYTES) {
         Ok(stack) => stack,
         Err(e) => fatal(format_args!("no memory for a page fault's own stack: {e}")),
     };
-    // There already: a bench is made on the stack, and is larger than the stacks of some threads.
-    let mut bench = None;
-    stack.run(&mut || bench = Some(Box::new(Bench::new())));
-    match bench {
-        Some(bench) => (stack, bench),
+    // There already: a workbench is made on the stack, and is larger than the stacks of some threads.
+    let mut workbench = None;
+    stack.run(&mut || workbench = Some(Box::new(Workbench::new())));
+    match workbench {
+        Some(workbench) => (stack, workbench),
         None => fatal(format_args!("a desk without a workbench")),
     }
 }

@@ -27,7 +27,7 @@ impl Engine<KernelPager> {
     /// The fork comes now, the gate is closed: the child will hold every record in the swap file that the
     /// words name.
     pub fn fork_share_swap(&self) {
-        let Some(swapping) = &self.core.swapping else { return };
+        let Some(swapping) = &self.core.copies.swapping else { return };
         let mut n = 0;
         self.each_slot(|slot| {
             swapping.tier.retain(slot);
@@ -39,7 +39,7 @@ impl Engine<KernelPager> {
     /// The fork failed: takes back what was held for the child, if nobody else takes part (else it counts as
     /// leaked until then). The gate is open.
     pub fn fork_failed(&self) {
-        let Some(swapping) = &self.core.swapping else { return };
+        let Some(swapping) = &self.core.copies.swapping else { return };
         let _signals = super::Signals(weir_os::thread::block_signals());
         self.gate.close();
         swapping.empty_caches();
@@ -50,7 +50,8 @@ impl Engine<KernelPager> {
     /// Before the process ends in good order: relatives that share the swap file learn that it is gone.
     /// Nobody is inside meanwhile, so no cluster changes hands under a write.
     pub fn depart(&self) {
-        let Some(swapping) = self.core.swapping.as_ref().filter(|s| self.mark.is_set() && !s.tier.alone())
+        let Some(swapping) =
+            self.core.copies.swapping.as_ref().filter(|s| self.mark.is_set() && !s.tier.alone())
         else {
             return;
         };
@@ -101,14 +102,14 @@ impl Engine<KernelPager> {
                 "a forked child cannot open userfaultfd ({e}): its memory would read as zeros, so it ends here"
             ));
         }
-        if let Some(swapping) = &self.core.swapping {
+        if let Some(swapping) = &self.core.copies.swapping {
             swapping.tier.device().renew_in_child();
             swapping.forget_parent();
             swapping.tier.after_fork_in_child(swapping.retained.load(Ordering::Relaxed));
         }
         // Free frames are shared with the parent; writing to them would copy garbage.
-        self.core.frames.shed_all_free(&self.core.pager);
-        self.core.kick.store(0, Ordering::Relaxed);
+        self.core.room.frames.shed_all_free(&self.core.pager);
+        self.core.room.kick.store(0, Ordering::Relaxed);
         self.leave_records_alone();
         self.meter.forked();
         self.core.stats.forget_waits();

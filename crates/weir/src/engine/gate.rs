@@ -9,7 +9,7 @@ use super::desk::Inline;
 use crate::error::GateError;
 use crate::fault::{self, Required};
 use crate::page::PageId;
-use crate::reclaim::compress::Bench;
+use crate::reclaim::compress::Workbench;
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -70,7 +70,7 @@ impl Engine<KernelPager> {
         }
         let (start, end) = (PageId(self.page_of(addr)), self.page_of(last) + 1);
         let core = &self.core;
-        if !core.holds.may_hold(end - start.0, core.frames.limit()) {
+        if !core.holds.may_hold(end - start.0, core.room.frames.limit()) {
             return None;
         }
         let row = match my_row() {
@@ -136,17 +136,17 @@ impl Engine<KernelPager> {
     /// Brings in and pins what a trapped call needs. Signals are blocked.
     pub fn pass(&self, call: Trapped) -> Passage {
         let mut passage = Passage::Pieces;
-        self.at_desk(|_, bench| passage = self.pass_at_desk(call, bench));
+        self.at_desk(|_, workbench| passage = self.pass_at_desk(call, workbench));
         passage
     }
 
-    fn pass_at_desk(&self, call: Trapped, bench: &mut Bench) -> Passage {
+    fn pass_at_desk(&self, call: Trapped, workbench: &mut Workbench) -> Passage {
         let Some(stubs) = self.stubs() else { return Passage::Pieces };
         self.harvest_calls_if_many();
         if weir_os::gate::table::outlives_its_return(call.nr) {
-            self.core.frames.forbid_lifts();
+            self.core.room.frames.forbid_lifts();
         }
-        let mut caller = CallPins::new(self, bench, self.pages_for_a_call(), call.frame);
+        let mut caller = CallPins::new(self, workbench, self.pages_for_a_call(), call.frame);
         // A table that cannot be read is the kernel's to refuse: it knows the right error.
         let known = visit(call.nr, &call.args, &mut caller);
         if known == Ok(Known::Unknown) {
@@ -221,7 +221,7 @@ impl Engine<KernelPager> {
 
     /// Pages that one more call may pin: a share of what is left, so that several can be under way.
     fn pages_for_a_call(&self) -> u32 {
-        let most = self.core.frames.limit() / 2;
+        let most = self.core.room.frames.limit() / 2;
         (most.saturating_sub(self.core.pins.pages()) / 2).max(1)
     }
 
@@ -229,14 +229,16 @@ impl Engine<KernelPager> {
     fn harvest_calls_if_many(&self) {
         const RANGES: u32 = 2048;
         let (pins, kept) = (&self.core.pins, self.core.pins.kept());
-        if pins.pages() > kept.pages + self.core.frames.limit() / 16 || pins.ranges() > kept.ranges + RANGES {
+        if pins.pages() > kept.pages + self.core.room.frames.limit() / 16
+            || pins.ranges() > kept.ranges + RANGES
+        {
             self.harvest_calls();
         }
     }
 
     /// Makes the pages of a byte range resident; they are pinned already. False when the range is
     /// not all mapped memory of the program.
-    fn bring_pinned(&self, bench: &mut Bench, start: u32, end: u32) {
+    fn bring_pinned(&self, workbench: &mut Workbench, start: u32, end: u32) {
         let since = thread::now_ns();
         super::each_block(start, end, |block, mut mask| {
             let mut patience = super::threads::Patience::default();
@@ -247,12 +249,12 @@ impl Engine<KernelPager> {
                         self.report_lost(block.page(index));
                         mask &= !(1 << index);
                     }
-                    Required::NoFrames => self.make_room_or_die(bench, &mut patience),
+                    Required::NoFrames => self.make_room_or_die(workbench, &mut patience),
                 }
             }
         });
         let took = thread::now_ns() - since;
-        if !self.core.is_plentiful() {
+        if !self.core.room.is_plentiful() {
             self.core.stats.waited_ns().add(took);
         }
         // For the meter this is no time between faults.
@@ -280,10 +282,10 @@ impl Engine<KernelPager> {
 
     fn pin_with(&self, mut f: impl FnMut(&mut CallPins<'_>)) -> u32 {
         let mut chain = 0;
-        self.at_desk(|_, bench| {
+        self.at_desk(|_, workbench| {
             // What is small, and lies across a border of pages, finds room in any case.
-            let left = (self.core.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(2);
-            let mut pins = CallPins::new(self, bench, left, None);
+            let left = (self.core.room.frames.limit() / 2).saturating_sub(self.core.pins.pages()).max(2);
+            let mut pins = CallPins::new(self, workbench, left, None);
             f(&mut pins);
             chain = pins.chain;
         });
@@ -337,7 +339,7 @@ impl Engine<KernelPager> {
 /// Collects the pins of one call.
 struct CallPins<'a> {
     engine: &'a Engine<KernelPager>,
-    bench: &'a mut Bench,
+    workbench: &'a mut Workbench,
     chain: u32,
     /// The pages pinned last: lists of small buffers often stay in them.
     last: (u32, u32),
@@ -352,11 +354,11 @@ struct CallPins<'a> {
 impl<'a> CallPins<'a> {
     fn new(
         engine: &'a Engine<KernelPager>,
-        bench: &'a mut Bench,
+        workbench: &'a mut Workbench,
         left: u32,
         frame: Option<usize>,
     ) -> CallPins<'a> {
-        CallPins { engine, bench, chain: 0, last: (0, 0), left, frame, short: false }
+        CallPins { engine, workbench, chain: 0, last: (0, 0), left, frame, short: false }
     }
 
     /// Pins what of a range lies in the managed space and brings it in.
@@ -386,7 +388,7 @@ impl<'a> CallPins<'a> {
         }
         self.last = (start, end);
         self.left -= end - start;
-        self.engine.bring_pinned(self.bench, start, end);
+        self.engine.bring_pinned(self.workbench, start, end);
         Ok(())
     }
 

@@ -78,8 +78,8 @@ impl<P: Pager> Engine<P> {
             };
         };
         let start = r.start;
-        let plenty = self.core.available() > 2 * self.core.high_mark();
-        let share = u64::from(self.core.frames.limit() / 8);
+        let plenty = self.core.room.available() > 2 * self.core.room.high_mark();
+        let share = u64::from(self.core.room.frames.limit() / 8);
         regions.map.remove(start);
         if r.prot != PROT_RW
             || !r.dump

@@ -16,7 +16,7 @@ use crate::limits::PLACE_BYTES;
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::region::Kind;
-use crate::reclaim::compress::Bench;
+use crate::reclaim::compress::Workbench;
 use crate::reclaim::{self, Effort};
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -86,7 +86,7 @@ pub struct Section<'a> {
 
 /// What the handler does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Served {
     /// Return: the access is tried again.
     Retry,
     /// Not a fault of Weir's: the program's own handler is to have it.
@@ -99,24 +99,24 @@ impl Engine<KernelPager> {
     /// Resolves the fault of the calling thread at `addr`, which lies in the managed space. Signals
     /// are blocked. A page whose record is damaged is poisoned: trying again then raises a SIGBUS
     /// that is the program's. `left` is the thread's own: when its last fault ended, 0 at first.
-    pub fn fault_in_thread(&self, addr: usize, left: &AtomicU64, load: Option<Load>) -> Verdict {
+    pub fn fault_in_thread(&self, addr: usize, left: &AtomicU64, load: Option<Load>) -> Served {
         let page = PageId(self.page_of(addr));
-        let mut verdict = Verdict::Retry;
+        let mut served = Served::Retry;
         let start = thread::now_ns();
         self.core.meter.enter(left, start);
-        let short = !self.core.is_plentiful();
-        self.at_desk(|desk, bench| {
+        let short = !self.core.room.is_plentiful();
+        self.at_desk(|desk, workbench| {
             let (me, before) = (thread::id(), self.core.stats.faults().next());
-            self.core.demand.note_faulter(me, before);
+            self.core.room.demand.note_faulter(me, before);
             self.begin_serving(desk, page, start);
-            let settled = self.resolve_or_reclaim(bench, page, (me >> 12) as u32, load);
+            let settled = self.resolve_or_reclaim(workbench, page, (me >> 12) as u32, load);
             self.end_serving(desk);
             if let Some(value) = settled.loaded {
-                verdict = Verdict::Loaded(value);
+                served = Served::Loaded(value);
             }
             if settled.foreign {
                 if self.is_foreign(page) {
-                    verdict = Verdict::NotOurs;
+                    served = Served::NotOurs;
                 } else {
                     thread::yield_now(); // it is being unmapped: the next try finds no access
                 }
@@ -124,22 +124,23 @@ impl Engine<KernelPager> {
             if let Some(a) = settled.ahead.and_then(|a| self.first_touches(a)) {
                 self.inline.streams.post(a);
             }
-            self.keep_room(bench);
+            self.keep_room(workbench);
             let end = thread::now_ns();
             self.core.stats.record_fault(end - start, short);
             left.store(end, Ordering::Relaxed);
         });
-        verdict
+        served
     }
 
     /// A stream of first touches runs ahead. While the kernel gives new frames, which takes longer than most
     /// programs need to fill them, and a processor is free, another thread asks for those further on at the
     /// same time. What is left.
     fn first_touches(&self, a: Ahead) -> Option<Ahead> {
-        let (mine, others) = match self.core.takes_new_frames() && self.core.demand.leaves_processors() {
-            true => a.shared(),
-            false => (a, None),
-        };
+        let (mine, others) =
+            match self.core.room.takes_new_frames() && self.core.room.demand.leaves_processors() {
+                true => a.shared(),
+                false => (a, None),
+            };
         if let Some(others) = others {
             self.inline.streams.post(others);
         }
@@ -148,7 +149,7 @@ impl Engine<KernelPager> {
 
     /// Whether the fault of the instruction at `ip` might be answered, if it loads: worth decoding.
     pub fn ask(&self, ip: usize) -> Option<Asker> {
-        if self.core.is_plentiful() || !self.core.answers_loads || !is_on(Rule::Loads) {
+        if self.core.room.is_plentiful() || !self.core.answers_loads || !is_on(Rule::Loads) {
             return None;
         }
         self.core.admission.ask(ip, self.core.stats.faults().own())
@@ -160,7 +161,7 @@ impl Engine<KernelPager> {
     /// in [`Engine::fault_in_thread`].
     pub fn take_turns(&self, since: &AtomicU64, left: &AtomicU64) {
         const NEVER: u64 = u64::MAX;
-        if !self.core.demand.queued() {
+        if !self.core.room.demand.queued() {
             return;
         }
         let begun = since.load(Ordering::Relaxed);
@@ -198,35 +199,35 @@ impl Engine<KernelPager> {
     }
 
     /// A small batch of reclaim by the faulting thread, when room gets short.
-    fn keep_room(&self, bench: &mut Bench) {
+    fn keep_room(&self, workbench: &mut Workbench) {
         let core = &self.core;
-        if core.demand.streams_crowd() && core.available() < core.low_mark() {
+        if core.room.demand.streams_crowd() && core.room.available() < core.room.low_mark() {
             core.stats.own_reclaims().add(1);
-            reclaim::run_once(core, bench, STREAM_BATCH, Effort::Own);
+            reclaim::run_once(core, workbench, STREAM_BATCH, Effort::Own);
             return;
         }
-        if !core.demand.crowded() {
+        if !core.room.demand.crowded() {
             return;
         }
-        if core.available() < core.own_mark() {
+        if core.room.available() < core.room.own_mark() {
             core.stats.own_reclaims().add(1);
-            reclaim::run_once(core, bench, OWN_BATCH, Effort::Own);
+            reclaim::run_once(core, workbench, OWN_BATCH, Effort::Own);
         }
-        if core.frames.credit() < CREDIT_LOW {
-            core.balance_a_little();
+        if core.room.frames.credit() < CREDIT_LOW {
+            core.room.balance_a_little(&core.pager, &core.stats);
         }
     }
 
     /// Calls `f` inside the gate, on a stack of ours, with a workbench.
-    pub(super) fn at_desk(&self, mut f: impl FnMut(usize, &mut Bench)) {
+    pub(super) fn at_desk(&self, mut f: impl FnMut(usize, &mut Workbench)) {
         let me = thread::id();
         let _inside = self.section();
         let first = (me >> 12) % DESKS;
         loop {
             for i in (0..DESKS).map(|i| (first + i) % DESKS) {
                 let Ok(mut desk) = self.inline.desks[i].try_lock() else { continue };
-                let (stack, bench) = desk.0.get_or_insert_with(new_desk);
-                stack.run(&mut || f(i, bench));
+                let (stack, workbench) = desk.0.get_or_insert_with(new_desk);
+                stack.run(&mut || f(i, workbench));
                 return;
             }
             thread::yield_now();
@@ -265,8 +266,12 @@ impl<P: Pager> Engine<P> {
     /// point in going on.
     pub(super) fn fetch_step(&self, a: Ahead, i: u32) -> bool {
         let core = &self.core;
-        let room = if a.fresh && core.takes_new_frames() { core.frames.credit() } else { core.frames.free() };
-        if room < core.low_mark() / 2 {
+        let room = if a.fresh && core.room.takes_new_frames() {
+            core.room.frames.credit()
+        } else {
+            core.room.frames.free()
+        };
+        if room < core.room.low_mark() / 2 {
             return false;
         }
         let step = i64::from(i) * i64::from(a.stride);

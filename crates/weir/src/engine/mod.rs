@@ -27,7 +27,7 @@ use crate::door::Pager;
 use crate::fault::Strides;
 use crate::page::region::RegionMap;
 use crate::page::{BlockId, PageId};
-use crate::reclaim::compress::Bench;
+use crate::reclaim::compress::Workbench;
 use crate::shared::Core;
 use crate::sync::Gate;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -49,7 +49,7 @@ pub struct Engine<P: Pager> {
     strides: Strides,
     regions: Mutex<Regions>,
     /// For threads of the program that have to reclaim by themselves.
-    bench: Mutex<Bench>,
+    workbench: Mutex<Workbench>,
     base: usize,
     len: usize,
     /// What faulting threads need to resolve faults themselves.
@@ -77,7 +77,7 @@ impl<P: Pager> Engine<P> {
             gate: Line::default(),
             strides: Strides::default(),
             regions: Mutex::new(Regions { map: RegionMap::new(pages), cache: Cache::default() }),
-            bench: Mutex::new(Bench::new()),
+            workbench: Mutex::new(Workbench::new()),
             base,
             len: pages as usize * PAGE_BYTES,
             inline: Inline::default(),
@@ -102,7 +102,7 @@ impl<P: Pager> Engine<P> {
 
     /// Frames that the budget allows.
     pub fn frames(&self) -> usize {
-        self.core.frames.limit() as usize
+        self.core.room.frames.limit() as usize
     }
 
     /// Whether an address lies in the managed space.

@@ -1,5 +1,5 @@
 //! Memory outside the engine, measured by the background thread: what the kernel counts as this process's
-//! anonymous memory, less what the engine holds. `shared/limit.rs` says what follows.
+//! anonymous memory, less what the engine holds. `shared/ledger.rs` says what follows.
 //!
 //! Looks are made in turn with reclaim's batches, `OUTSIDE_LOOK_NS` apart while the program runs, and as
 //! rarely as the thread wakes up anyway while it does not. One is a system call of a few microseconds.
@@ -8,6 +8,7 @@ pub mod meter;
 
 use super::Engine;
 use super::say::say;
+use crate::door::Pager;
 use crate::limits::{OUTSIDE_LOOK_NS, THREAD_BYTES, THREADS_BATCHES, THREADS_LOOK_BYTES};
 use crate::sync::Ordering;
 use weir_os::pager::KernelPager;
@@ -60,11 +61,19 @@ impl Engine<KernelPager> {
     /// A large mapping is left to the kernel: a program that was idle may fill it before the next look.
     pub fn expect_outside(&self) {
         self.meter.expected_ns.store(thread::now_ns() + EXPECT_NS, Ordering::Relaxed);
-        if self.core.kick.swap(1, Ordering::AcqRel) == 0 {
-            thread::futex_wake(&self.core.kick, 1);
+        if self.core.room.kick.swap(1, Ordering::AcqRel) == 0 {
+            thread::futex_wake(&self.core.room.kick, 1);
         }
     }
 
+    /// Measures once more before the process ends.
+    pub fn last_look_outside(&self) {
+        let _inside = self.inside();
+        self.look_outside();
+    }
+}
+
+impl<P: Pager> Engine<P> {
     /// The calling thread of the program is about to make a thread, whose stacks are memory outside.
     /// Thousands at once take more than the background thread compresses meanwhile: every so often their
     /// maker measures, and makes the room itself.
@@ -79,17 +88,11 @@ impl Engine<KernelPager> {
         let _inside = self.inside();
         self.look_outside();
         for _ in 0..THREADS_BATCHES {
-            self.core.shed_excess();
-            if self.core.frames.existing() <= self.core.frames.limit() || self.reclaim_here() == 0 {
+            self.core.room.shed_excess(&self.core.pager);
+            if self.core.room.frames.existing() <= self.core.room.frames.limit() || self.reclaim_here() == 0 {
                 break;
             }
         }
-    }
-
-    /// Measures once more before the process ends.
-    pub fn last_look_outside(&self) {
-        let _inside = self.inside();
-        self.look_outside();
     }
 
     /// Measures. Inside the gate, or where nobody else is.
@@ -105,7 +108,7 @@ impl Engine<KernelPager> {
                 "{} MiB of memory that Weir does not manage leave too little of the budget of {} MiB: Weir keeps {} MiB, \
                  so the RAM exceeds the budget. Give more with --memory",
                 excess.outside >> 20,
-                self.core.budget_bytes() >> 20,
+                self.core.ledger.budget_bytes() >> 20,
                 excess.least >> 20,
             ));
         }

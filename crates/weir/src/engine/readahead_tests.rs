@@ -88,8 +88,10 @@ impl World {
 
     /// As the reclaimer's thread does.
     fn keep_room(&self) {
-        while self.core().available() < self.core().high_mark().max(450) && self.engine.reclaim_here() > 0 {}
-        self.core().balance();
+        while self.core().room.available() < self.core().room.high_mark().max(450)
+            && self.engine.reclaim_here() > 0
+        {}
+        self.core().room.balance(&self.core().pager, &self.core().stats);
     }
 
     /// Everything leaves its frames.
@@ -403,12 +405,12 @@ fn what_will_be_needed_comes_as_far_as_there_is_room_and_stays() {
         for page in 0..PAGES / 2 {
             w.touch(page, 1);
         }
-        while w.core().available() > w.core().low_mark() {
+        while w.core().room.available() > w.core().room.low_mark() {
             let page = (0..PAGES / 2).find(|page| !w.is_in(*page)).unwrap();
             let _ = fault::resolve(w.core(), &w.engine.strides, PageId(w.start + page), 1);
         }
         let (from, pages) = (PAGES / 2, 256);
-        while w.core().available() < pages + 192 {
+        while w.core().room.available() < pages + 192 {
             assert!(w.engine.reclaim_here() > 0); // as the background thread does, which is woken
         }
         w.begin();

@@ -1,6 +1,6 @@
 //! `mremap`: pages move by moving their frames, words and records; no byte is copied.
 
-use super::control::{Show, Want};
+use super::control::{PROT_NONE, Show, Want};
 use super::{Engine, Regions};
 use crate::door::{Done, Pager};
 use crate::error::Refused;
@@ -107,12 +107,7 @@ impl<P: Pager> Engine<P> {
 
     /// The pages behind a region are its own; after an error they are nobody's again.
     fn extend(&self, regions: &mut Regions, tail: Region) -> Result<(), Refused> {
-        self.open(tail, Show::Now).inspect_err(|_| {
-            for r in regions.map.carve(tail.start, tail.end()) {
-                regions.map.remove(r.start);
-            }
-            regions.map.release(tail.start, tail.end());
-        })
+        self.open_or_release(regions, tail, Show::Now)
     }
 
     /// One entry for a range that `carve` left in pieces.
@@ -161,7 +156,7 @@ impl<P: Pager> Engine<P> {
                 let start = self.page_of(to);
                 let r = Region { start, pages, base: start, ..old };
                 self.take_place(regions, old, r, keep_old)?;
-                self.open(r, Show::Later)?;
+                self.open_or_release(regions, r, Show::Later)?;
                 Ok(r)
             }
             // The same offset within the block: blocks pair up one to one.
@@ -198,43 +193,75 @@ impl<P: Pager> Engine<P> {
             return Ok(self.addr_of(new.start));
         }
         self.unlock(old);
-        // Frames move between plain memory only. Nobody may use either place while it moves, but for
-        // readers of the old one, who lose nothing by this.
-        let plain = |r: Region| if r.prot == PROT_RW { Ok(()) } else { self.reprotect(r, PROT_RW) };
-        plain(old)?;
-        self.core.pager.protect(PageId(new.start), new.pages, PROT_RW, new.dump).map_err(Refused::Kernel)?;
-        let mut i = 0;
-        while i < old.pages.min(pages) {
-            let (from, to) = (PageId(old.start + i), PageId(new.start + i));
-            let most = (64 - from.index()).min(64 - to.index()).min(old.pages.min(pages) - i);
-            let touched = self.core.table.is_touched(from.block());
-            i += if touched { self.move_run(from, to, most) } else { most };
+        if let Err(e) = self.move_pages(old, new) {
+            self.stay(regions, old, new);
+            return Err(e);
         }
-        self.core.pager.protect(PageId(new.start), new.pages, new.prot, new.dump).map_err(Refused::Kernel)?;
         self.mark(new, true);
         if new.locked {
             // Beyond the limit they stay in their frames, which the kernel may swap. What the mapping grew by
             // has no page yet that is kept in its frame.
             let _ = self.core.pager.lock(PageId(new.start), new.pages.min(old.pages), true);
         }
-        if keep_old && old.prot != PROT_RW {
-            self.reprotect(Region { prot: PROT_RW, ..old }, old.prot)?;
-        }
-        self.leave(regions, old, pages, keep_old)?;
+        self.leave(regions, old, pages, keep_old);
         Ok(self.addr_of(new.start))
     }
 
-    /// What becomes of the old place of a region that has moved, with its first `pages`.
-    fn leave(&self, regions: &mut Regions, old: Region, pages: u32, keep: bool) -> Result<(), Refused> {
+    /// Moves the pages of one region to another, as far as both go. After an error all are where they were.
+    fn move_pages(&self, old: Region, new: Region) -> Result<(), Refused> {
+        // Frames move between plain memory only. Nobody may use either place while it moves, but for
+        // readers of the old one, who lose nothing by this.
+        if old.prot != PROT_RW {
+            self.reprotect(old, PROT_RW)?;
+        }
+        let protect = |prot| self.core.pager.protect(PageId(new.start), new.pages, prot, new.dump);
+        protect(PROT_RW).map_err(Refused::Kernel)?;
+        self.move_runs(old, new);
+        protect(new.prot).map_err(|e| {
+            self.move_runs(new, old);
+            Refused::Kernel(e)
+        })
+    }
+
+    fn move_runs(&self, old: Region, new: Region) {
+        let (mut i, pages) = (0, old.pages.min(new.pages));
+        while i < pages {
+            let (from, to) = (PageId(old.start + i), PageId(new.start + i));
+            let most = (64 - from.index()).min(64 - to.index()).min(pages - i);
+            let touched = self.core.table.is_touched(from.block());
+            i += if touched { self.move_run(from, to, most) } else { most };
+        }
+    }
+
+    /// A region could not move: it is what it was, and its new place is nobody's.
+    fn stay(&self, regions: &mut Regions, old: Region, new: Region) {
+        if old.prot != PROT_RW {
+            let _ = self.reprotect(Region { prot: PROT_RW, ..old }, old.prot);
+        }
+        if old.locked {
+            let _ = self.core.pager.lock(PageId(old.start), old.pages, true);
+        }
+        self.core.charge_rows(-i64::from(new.pages));
+        let _ = self.core.pager.protect(PageId(new.start), new.pages, PROT_NONE, false);
+        regions.map.remove(new.start);
+        regions.map.release(new.start, new.end());
+    }
+
+    /// What becomes of the old place of a region that has moved, with its first `pages`. It is too late to
+    /// refuse: where the kernel refuses, the old place stays mapped and reads as zeros.
+    fn leave(&self, regions: &mut Regions, old: Region, pages: u32, keep: bool) {
         if !keep {
             let (addr, len) = (self.addr_of(old.start), old.pages as usize * PAGE_BYTES);
-            return self.unmap_inside(regions, addr, len);
+            let _ = self.unmap_inside(regions, addr, len);
+            return;
+        }
+        if old.prot != PROT_RW {
+            let _ = self.reprotect(Region { prot: PROT_RW, ..old }, old.prot);
         }
         // Whatever lay beyond the new length is gone as well.
         for page in (old.start + pages.min(old.pages)..old.end()).map(PageId) {
             discard(&self.core, page.block(), 1 << page.index(), Depth::All);
         }
-        Ok(())
     }
 
     /// Moves up to `most` pages of one block: a run of resident pages by two MOVEs, or one page of
@@ -252,9 +279,9 @@ impl<P: Pager> Engine<P> {
             }
             State::Staged => {
                 let Some(window) = both.of(from).window() else { return 1 };
-                let slot: FrameId = window.slot(from.index());
+                let frame: FrameId = window.frame(from.index());
                 assert!(
-                    self.repeat(|| core.pager.fill(to, slot, 1, Wake::No)),
+                    self.repeat(|| core.pager.fill(to, frame, 1, Wake::No)),
                     "mremap: a staged page cannot be mapped at {to:?}"
                 );
                 core.staged.sub_pages(1);
@@ -273,21 +300,21 @@ impl<P: Pager> Engine<P> {
 
     fn move_resident(&self, both: &Both<'_>, from: PageId, to: PageId, n: u32) -> u32 {
         let core = &self.core;
-        let Some(window) = core.frames.take_empty() else {
+        let Some(window) = core.room.frames.take_empty() else {
             self.copy_stubborn(both, from, to);
             return 1;
         };
-        let slot = window.slot(0);
+        let frame = window.frame(0);
         let mut arrived = 0u64;
         // A page that `mincore` does not see may have come all the same.
         let settle = |d: Done, mask: u64, done: u32| {
             for i in (0..d.pages).filter(|i| mask >> i & 1 == 0) {
-                core.pager.settle_slot(FrameId(slot.0 + done + i));
+                core.pager.settle_frame(FrameId(frame.0 + done + i));
             }
             d
         };
         let drained = self.repeat_run(n, |done| {
-            let (d, mask) = core.pager.drain(FrameId(slot.0 + done), PageId(from.0 + done), n - done);
+            let (d, mask) = core.pager.drain(FrameId(frame.0 + done), PageId(from.0 + done), n - done);
             arrived |= run_mask(done, d.pages);
             settle(d, mask, done)
         });
@@ -295,18 +322,23 @@ impl<P: Pager> Engine<P> {
         while let Some((start, len)) = next_run(arrived, at) {
             let filled = self.repeat_run(len, |done| {
                 let i = start + done;
-                core.pager.fill(PageId(to.0 + i), FrameId(slot.0 + i), len - done, Wake::No)
+                core.pager.fill(PageId(to.0 + i), FrameId(frame.0 + i), len - done, Wake::No)
             });
             // The new place was just mapped, empty and writable: there is no way to go on without it.
             assert!(
                 filled == len,
                 "mremap: page {} of {len} cannot be mapped at {to:?}+{start}: {:?}",
                 filled,
-                core.pager.fill(PageId(to.0 + start + filled), FrameId(slot.0 + start + filled), 1, Wake::No)
+                core.pager.fill(
+                    PageId(to.0 + start + filled),
+                    FrameId(frame.0 + start + filled),
+                    1,
+                    Wake::No
+                )
             );
             at = start + len;
         }
-        core.frames.put_window(window, 0, 0);
+        core.room.frames.put_window(window, 0, 0);
         both.of(from).add_resident(-(drained as i32));
         (0..drained).for_each(|i| self.hand_over(both, PageId(from.0 + i), PageId(to.0 + i)));
         if arrived != 0 {
@@ -342,16 +374,16 @@ impl<P: Pager> Engine<P> {
         let (old, new) = (core.table.word(from), core.table.word(to));
         let found = old.load();
         if let Some(h) = found.handle() {
-            core.pool.rename(&core.pager, both.of(from), h, to);
+            core.room.pool.rename(&core.pager, both.of(from), h, to);
         }
-        if let (Some(slot), Some(swapping)) = (core.table.slot_of(from, found), &core.swapping) {
+        if let (Some(slot), Some(swapping)) = (core.table.slot_of(from, found), &core.copies.swapping) {
             swapping.tier.rename(slot, to);
         }
         core.table.set_aux(both.of(to), to, core.table.aux(from));
         must(old.try_discard(found));
         must(new.try_adopt(found));
         if found.state() == State::Pooled {
-            core.note_pooled(to.block());
+            core.copies.note_pooled(&core.table, &core.stats, to.block());
         }
     }
 

@@ -6,11 +6,11 @@ use crate::config::{Codec, Cold, Pager as PagerKind, Settings};
 use crate::error::StartError;
 use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN};
 use crate::page::id::BLOCK_PAGES;
-use crate::reclaim::compress::Bench;
+use crate::reclaim::compress::Workbench;
 use crate::shared::{Core, Geometry};
 use crate::sync::Ordering;
 use weir_os::mem::{Mapping, PAGE_BYTES};
-use weir_os::pager::{Intake, KernelPager, Kind};
+use weir_os::pager::{Intake, KernelPager, Transfer};
 
 impl Engine<KernelPager> {
     /// Builds an engine; its threads are started by the caller, who owns the `'static` reference.
@@ -39,13 +39,14 @@ impl Engine<KernelPager> {
             pool_max_percent: u32::from(settings.pool_max_percent),
         };
         let base = space.base();
-        let kind = match settings.pager {
-            PagerKind::Auto => Kind::Auto,
-            PagerKind::Move => Kind::Move,
-            PagerKind::Copy => Kind::Copy,
+        let transfer = match settings.pager {
+            PagerKind::Auto => Transfer::Auto,
+            PagerKind::Move => Transfer::Move,
+            PagerKind::Copy => Transfer::Copy,
         };
-        let pager = KernelPager::open_over(kind, intake, space, arena, lift_windows as usize * window_bytes)
-            .map_err(StartError::Userfaultfd)?;
+        let pager =
+            KernelPager::open_over(transfer, intake, space, arena, lift_windows as usize * window_bytes)
+                .map_err(StartError::Userfaultfd)?;
         let copy = !pager.moves();
         let mut core = Core::new(pager, geometry, seed(), settings.codec)?;
         if let Some(setting) = &settings.swap {
@@ -67,7 +68,7 @@ impl Engine<KernelPager> {
             Cold::Recompress if budget < RECOMPRESS_BUDGET_MIN => Cold::Keep,
             cold => cold,
         };
-        core.frames.set_scatter(!settings.frames_in_order || !is_on(Rule::FrameOrder));
+        core.room.frames.set_scatter(!settings.frames_in_order || !is_on(Rule::FrameOrder));
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);
@@ -77,8 +78,8 @@ impl Engine<KernelPager> {
     }
 
     /// Memory for a thread's workbench that is never given back.
-    pub fn bench() -> Box<Bench> {
-        Box::new(Bench::new())
+    pub fn workbench() -> Box<Workbench> {
+        Box::new(Workbench::new())
     }
 }
 

@@ -80,7 +80,7 @@ impl Figures {
             elapsed_ns,
             waited_ns: s.waited_ns().get(),
             waited_most_ns: s.waited_most_ns(),
-            pressed: !core.is_plentiful(),
+            pressed: !core.room.is_plentiful(),
             budget,
             ram: get(&s.total_bytes_peak),
             outside: get(&s.outside_bytes_peak),

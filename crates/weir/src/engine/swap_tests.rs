@@ -6,12 +6,13 @@ use crate::error::SwapError;
 use crate::fault::{self, Outcome, Strides};
 use crate::page::state::State;
 use crate::page::{BlockId, PageId, SwapSlot};
-use crate::reclaim::compress::Bench;
+use crate::reclaim::batch::Batch;
+use crate::reclaim::compress::Workbench;
 use crate::reclaim::discard::{Depth, discard};
 use crate::reclaim::store::{Portion, store_window};
 use crate::reclaim::through::write_through;
 use crate::reclaim::unmap::unmap;
-use crate::reclaim::writeback::{self, Out};
+use crate::reclaim::{relief, tidy};
 use crate::shared::Core;
 use crate::shared::swapping::Swapping;
 use crate::sim::disk::FakeDisk;
@@ -30,45 +31,22 @@ type Fake = Core<FakePager>;
 const PAGES: u32 = 2048;
 const MIB: u64 = 1 << 20;
 
-/// 12 MiB of RAM, of which the pool may have five windows, over a disk. Lives as long as the test: hooks keep
-/// it.
-fn core_over(disk: FakeDisk, bytes: u64) -> &'static Fake {
-    core_with(disk, bytes, Policy::Writeback, 256)
+/// 12 MiB of RAM, of which the pool may have five windows, over a disk of so many MiB.
+fn fakes(disk_mib: u64) -> World {
+    World::budget(12).pages(PAGES).pool_max(12).swap(FakeDisk::new(disk_mib * MIB, 512), disk_mib * MIB)
 }
 
-fn core_with(disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static Fake {
-    core_sharing(12, disk, bytes, policy, batch)
-}
-
-/// As `core_with`, but that the pool may have this many percent.
-fn core_sharing(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> &'static Fake {
-    Box::leak(own_core(percent, disk, bytes, policy, batch))
-}
-
-/// As `core_sharing`, for a test that makes many: it goes when it is dropped.
-fn own_core(percent: u32, disk: FakeDisk, bytes: u64, policy: Policy, batch: u16) -> Box<Fake> {
-    core_of(12 * MIB, percent, disk, bytes, policy, batch)
-}
-
-/// As `own_core`, with so much RAM.
-fn core_of(
-    budget_bytes: u64,
-    percent: u32,
-    disk: FakeDisk,
-    bytes: u64,
-    policy: Policy,
-    batch: u16,
-) -> Box<Fake> {
-    let fakes = World::budget(budget_bytes / MIB).pages(PAGES).pool_max(percent);
-    Box::new(fakes.swap(disk, bytes).policy(policy).batch(batch).core())
+/// A core that lives as long as the test: hooks keep it.
+fn live(world: World) -> &'static Fake {
+    Box::leak(Box::new(world.core()))
 }
 
 fn core() -> &'static Fake {
-    core_over(FakeDisk::new(8 * MIB, 512), 8 * MIB)
+    live(fakes(8))
 }
 
 fn swapping(core: &Fake) -> &Swapping<FakeDisk> {
-    core.swapping.as_ref().unwrap()
+    core.copies.swapping.as_ref().unwrap()
 }
 
 fn disk(core: &Fake) -> &FakeDisk {
@@ -131,21 +109,21 @@ fn slot_of(core: &Fake, page: u32) -> Option<SwapSlot> {
 }
 
 /// Unmaps a block and stores what it can, without writing the batch.
-fn begin<'a>(core: &'a Fake, out: &mut Out<'a, FakePager>, block: u32) {
+fn begin<'a>(core: &'a Fake, batch: &mut Batch<'a, FakePager>, block: u32) {
     unmap(core, BlockId(block));
     core.table.block(BlockId(block)).set_readahead(0); // later faults bring single pages
     while let Some(staged) = core.staged.pop() {
         let portion = Portion { most: u32::MAX, polite: false };
-        if store_window(core, &mut Bench::new(), out, staged, portion).freed == 0 {
+        if store_window(core, &mut Workbench::new(), batch, staged, portion).freed == 0 {
             break;
         }
     }
 }
 
 fn send_out(core: &Fake, block: u32) {
-    let mut out = Out::new(core);
-    begin(core, &mut out, block);
-    out.finish(core);
+    let mut batch = Batch::new(core);
+    begin(core, &mut batch, block);
+    relief::finish(core, &mut batch);
 }
 
 #[test]
@@ -263,7 +241,7 @@ fn the_pools_coldest_pages_make_room_for_new_ones() {
 #[test]
 fn pages_that_compress_are_written_256_kib_at_once_and_one_by_one_when_told_so() {
     let average = |batch| {
-        let core = core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writeback, batch);
+        let core = live(fakes(8).batch(batch));
         for block in 0..16 {
             fill(core, block, mixed);
             send_out(core, block);
@@ -286,12 +264,12 @@ fn pages_that_compress_are_written_256_kib_at_once_and_one_by_one_when_told_so()
 fn a_page_taken_back_while_its_batch_waits_is_not_written() {
     let core = core();
     fill(core, 1, noise);
-    let mut out = Out::new(core);
-    begin(core, &mut out, 1);
-    assert_eq!((state(core, 69), out.promised()), (State::Staged, 64));
+    let mut batch = Batch::new(core);
+    begin(core, &mut batch, 1);
+    assert_eq!((state(core, 69), batch.promised()), (State::Staged, 64));
     assert!(matches!(resolve(core, 69), Outcome::Installed(_)));
     core.pager.write(PageId(69), |p| p.fill(5));
-    out.finish(core);
+    relief::finish(core, &mut batch);
     assert_eq!((state(core, 69), state(core, 70)), (State::Resident, State::Swapped));
     assert_eq!(get(&swapping(core).tier.counters().pages_out), 63);
     assert_eq!(get(&core.stats.swap_cancelled), 1);
@@ -305,16 +283,16 @@ fn a_page_taken_back_while_its_batch_waits_is_not_written() {
 fn a_page_that_changed_and_left_again_before_its_batch_was_written_is_its_later_self() {
     let core = core();
     fill(core, 1, noise);
-    let mut out = Out::new(core);
-    begin(core, &mut out, 1);
+    let mut batch = Batch::new(core);
+    begin(core, &mut batch, 1);
     for page in 64..128 {
         resolve(core, page);
     }
     core.pager.write(PageId(80), |p| *p = noise(4000));
     // The block's window is the batch's until it is written; the page goes to the batch by way of the pool's
     // queue or not at all.
-    begin(core, &mut out, 1);
-    out.finish(core);
+    begin(core, &mut batch, 1);
+    relief::finish(core, &mut batch);
     send_out(core, 1);
     assert!(read(core, 80).unwrap() == noise(4000));
     assert!(read(core, 81).unwrap() == noise(81));
@@ -325,15 +303,15 @@ fn a_page_that_changed_and_left_again_before_its_batch_was_written_is_its_later_
 fn what_is_given_up_while_it_is_written_is_gone() {
     let core = core();
     fill(core, 2, noise);
-    let mut out = Out::new(core);
-    begin(core, &mut out, 2);
+    let mut batch = Batch::new(core);
+    begin(core, &mut batch, 2);
     discard(core, BlockId(2), 0xff, Depth::All);
     // The next eight are given up when the request is under way already.
     disk(core).hook.set(|| {
         discard(core, BlockId(2), 0xff00, Depth::All);
         assert!(matches!(resolve(core, 2 * 64 + 20), Outcome::Installed(_)));
     });
-    out.finish(core);
+    relief::finish(core, &mut batch);
     assert_eq!(get(&swapping(core).tier.counters().pages_out), 56);
     assert_eq!(
         [state(core, 128), state(core, 136), state(core, 148)],
@@ -394,12 +372,12 @@ fn a_page_that_cannot_be_read_is_lost_for_that_access_alone() {
     let fails_at = &disk(core).fails_at;
     fails_at.store(get(&disk(core).ops) + 1, Ordering::Relaxed);
     assert_eq!(resolve(core, 320), Outcome::Lost);
-    assert_eq!(fault::loss(core), SwapError::Read(Errno::EIO));
+    assert_eq!(fault::loss(&core.copies), SwapError::Read(Errno::EIO));
     assert!(read(core, 320).unwrap() == noise(320), "the next try reads it");
     let offset = swapping(core).tier.offset_of(slot_of(core, 340).unwrap()).unwrap();
     disk(core).flip(offset + 99, 4);
     assert_eq!(read(core, 340), None);
-    assert_eq!(fault::loss(core), SwapError::Damaged);
+    assert_eq!(fault::loss(&core.copies), SwapError::Damaged);
     assert_eq!(state(core, 340), State::Swapped);
     (320..384).filter(|p| *p != 340).for_each(|p| assert!(read(core, p).unwrap() == noise(p), "page {p}"));
     core.validate(PAGES).unwrap();
@@ -407,7 +385,7 @@ fn a_page_that_cannot_be_read_is_lost_for_that_access_alone() {
 
 #[test]
 fn pages_stay_in_their_frames_when_the_file_is_full_and_leave_when_it_is_not() {
-    let core = core_over(FakeDisk::new(4 * MIB, 512), 4 * MIB);
+    let core = live(fakes(4));
     for block in 0..20 {
         fill(core, block, noise);
         send_out(core, block);
@@ -418,7 +396,7 @@ fn pages_stay_in_their_frames_when_the_file_is_full_and_leave_when_it_is_not() {
     for block in 0..15 {
         discard(core, BlockId(block), u64::MAX, Depth::All);
     }
-    writeback::housekeeping(core, true);
+    tidy::housekeeping(core, true);
     assert!(!swapping(core).is_full());
     for _ in 0..64 {
         send_out(core, 19); // it rests for some turns
@@ -433,7 +411,7 @@ fn after_a_failed_write_nothing_is_lost_and_nothing_more_is_written() {
     let mut disk = FakeDisk::new(8 * MIB, 512);
     disk.goes_on_failing = true;
     disk.fails_at.store(2, Ordering::Relaxed);
-    let core = core_over(disk, 8 * MIB);
+    let core = live(fakes(8).swap(disk, 8 * MIB));
     for block in 0..4 {
         fill(core, block, noise);
         send_out(core, block);
@@ -468,8 +446,8 @@ fn workload(core: &Fake) -> u32 {
             }
         }
         discard(core, BlockId(2), 0xffff_ffff, Depth::All);
-        writeback::tidy_up(core, swapping(core));
-        writeback::housekeeping(core, true);
+        tidy::empty_cluster(core, swapping(core));
+        tidy::housekeeping(core, true);
         core.validate(PAGES).unwrap();
     }
     lost
@@ -489,7 +467,7 @@ fn fill_or_lose(core: &Fake, block: u32, lost: &mut u32) {
 }
 
 fn every_failure(policy: Policy) {
-    let fresh = || own_core(12, FakeDisk::new(4 * MIB, 512), 4 * MIB, policy, 64);
+    let fresh = || Box::new(fakes(4).policy(policy).batch(64).core());
     let whole = fresh();
     assert_eq!(workload(&whole), 0);
     assert_eq!(get(&whole.stats.swap_through) > 100, policy != Policy::Writeback);
@@ -529,7 +507,7 @@ fn a_cluster_with_few_live_records_is_emptied() {
         discard(core, BlockId(block), !0xf, Depth::All);
     }
     let before = swapping(core).tier.free_bytes();
-    while writeback::tidy_up(core, swapping(core)) > 0 {}
+    while tidy::empty_cluster(core, swapping(core)) > 0 {}
     assert!(get(&core.stats.swap_moved) > 20, "{}", get(&core.stats.swap_moved));
     assert!(swapping(core).tier.free_bytes() > before);
     core.validate(PAGES).unwrap();

@@ -2,6 +2,8 @@
 //! pager that asserts the kernel's rules and fails on demand. After every few steps every counter
 //! is derived again.
 
+mod refused;
+
 use super::Engine;
 use super::remap::Place;
 use crate::config::{Cold, Policy};
@@ -108,6 +110,12 @@ impl World {
             }
         }
         panic!("page {page}: no frame to be had");
+    }
+
+    fn fault_if_out(&self, page: u32) {
+        if self.pager().read(PageId(page)).is_none() {
+            self.fault(page);
+        }
     }
 
     fn pager(&self) -> &FakePager {
@@ -252,7 +260,7 @@ impl World {
     /// As the background thread would; the adaptive policy is made to change its mind.
     fn write_through(&mut self) {
         let (on, partial) = (self.rng.next(4) > 0, self.rng.next(2) == 0);
-        if let Some(s) = &self.engine.core.swapping {
+        if let Some(s) = &self.engine.core.copies.swapping {
             s.set_writes_through(on);
             // Until nothing is left, or a few batches that may be one page each.
             let mut batches = 0..16;
@@ -289,16 +297,16 @@ impl World {
                 self.write_through();
             }
             960..970 => {
-                crate::reclaim::room::compact(&self.engine.core);
-                crate::reclaim::writeback::housekeeping(&self.engine.core, true);
-                if let Some(s) = &self.engine.core.swapping {
-                    crate::reclaim::writeback::tidy_up(&self.engine.core, s);
+                crate::reclaim::compact::compact(&self.engine.core);
+                crate::reclaim::tidy::housekeeping(&self.engine.core, true);
+                if let Some(s) = &self.engine.core.copies.swapping {
+                    crate::reclaim::tidy::empty_cluster(&self.engine.core, s);
                 }
             }
             970..975 => self.write_through(),
             975..980 => {
                 // As much as would take the background thread a while.
-                self.engine.core.kick.store(0, Ordering::Relaxed);
+                self.engine.core.room.kick.store(0, Ordering::Relaxed);
                 for _ in 0..40 {
                     let _ = crate::reclaim::recompress::work(&self.engine.core, 1);
                 }
@@ -329,7 +337,7 @@ impl World {
 
     fn validate(&self, step: u32) {
         self.engine.core.validate(PAGES).unwrap_or_else(|e| panic!("step {step}: {e}"));
-        assert_eq!(self.pager().frames(), self.engine.core.frames.existing() as usize, "step {step}");
+        assert_eq!(self.pager().frames(), self.engine.core.room.frames.existing() as usize, "step {step}");
         assert!(self.engine.core.resident_bytes() <= BUDGET, "INV-10: step {step}: over budget");
     }
 }
@@ -355,20 +363,20 @@ fn live(policy: Policy) -> (u64, u64) {
             w.unmap();
         }
         let census = w.engine.core.validate(PAGES).unwrap();
-        assert_eq!(census, crate::shared::Census::default(), "seed {seed}: all was unmapped");
+        assert_eq!(census, crate::shared::census::Counted::default(), "seed {seed}: all was unmapped");
         let get = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-        if let Some(s) = &w.engine.core.swapping {
+        if let Some(s) = &w.engine.core.copies.swapping {
             let c = s.tier.counters();
             let (out, back) = (get(&c.pages_out), get(&c.pages_in));
             assert!(out > 300 && back > 60, "seed {seed}: {out} pages were swapped out and {back} in");
         }
         let stats = &w.engine.core.stats;
         recompressed += get(&stats.recompressed);
-        wanted += w.engine.core.pool.zstd_records().1;
+        wanted += w.engine.core.room.pool.zstd_records().1;
         (through, free) = (through + get(&stats.swap_through), free + get(&stats.swap_evicted_free));
-        assert_eq!(w.engine.core.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
-        let before = world(seed).engine.core.frames.limit();
-        let charged = (before - w.engine.core.frames.limit()) as usize * PAGE_BYTES;
+        assert_eq!(w.engine.core.room.pool.owned(), 0, "seed {seed}: the pool gave its windows back");
+        let before = world(seed).engine.core.room.frames.limit();
+        let charged = (before - w.engine.core.room.frames.limit()) as usize * PAGE_BYTES;
         let allowed = PAGES as usize * 32 + CONTEXTS_BYTES as usize;
         assert!(charged <= allowed, "seed {seed}: {charged} bytes stay charged for nothing");
     }
@@ -505,7 +513,7 @@ fn locks_of_an_array_end_when_it_is_freed_also_if_its_memory_is_used_again() {
     let b = w.engine.heap_alloc(len, 1, false).unwrap();
     assert_eq!(b, a, "from the cache");
     let census = w.engine.core.validate(PAGES).unwrap();
-    assert_eq!((census.pinned, w.engine.core.pinned.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((census.pinned, w.engine.core.census.pinned.load(Ordering::Relaxed)), (0, 0));
 }
 
 #[test]
@@ -543,7 +551,7 @@ fn a_scan_leaves_no_readahead_to_those_who_begin_where_it_passed() {
     let brought = |w: &World| w.engine.core.stats.readahead().get();
     // With room for a whole block, as the reclaimer's thread sees to.
     let fault_in = |w: &World, page: u32| {
-        while w.engine.core.available() < 100 {
+        while w.engine.core.room.available() < 100 {
             w.engine.reclaim_here();
         }
         let absent = w.pager().read(PageId(page)).is_none();
@@ -574,7 +582,7 @@ fn a_program_sees_its_own_bytes_while_memory_outside_comes_and_goes() {
             if step % 40 == 0 {
                 now_ns += rng.next(400_000_000);
                 let _ = w.engine.core.note_outside(rng.next(BUDGET / 2), now_ns);
-                least = least.min(w.engine.core.limit_bytes());
+                least = least.min(w.engine.core.ledger.limit_bytes());
             }
             if step % 16 == 0 {
                 w.validate(step);
@@ -591,13 +599,13 @@ fn a_program_sees_its_own_bytes_while_memory_outside_comes_and_goes() {
 fn shrink(w: &World) {
     let core = &w.engine.core;
     for _ in 0..2000 {
-        core.shed_excess();
-        if core.frames.existing() <= core.frames.limit() && core.available() > 0 {
+        core.room.shed_excess(&core.pager);
+        if core.room.frames.existing() <= core.room.frames.limit() && core.room.available() > 0 {
             return;
         }
         w.engine.reclaim_here();
     }
-    panic!("{} frames of {}", core.frames.existing(), core.frames.limit());
+    panic!("{} frames of {}", core.room.frames.existing(), core.room.frames.limit());
 }
 
 #[test]
@@ -608,7 +616,7 @@ fn frames_follow_the_limit_down_and_up() {
     let mut rng = Rng(5);
     let mut fill = |w: &mut World| (0..3000).for_each(|_| w.write(start + rng.next(3000) as u32));
     fill(&mut w);
-    let full = w.engine.core.frames.existing();
+    let full = w.engine.core.room.frames.existing();
     let mut now_ns = 1;
     for part in [15, 14, 15, 16] {
         let bytes = BUDGET * part / 16;
@@ -617,7 +625,7 @@ fn frames_follow_the_limit_down_and_up() {
             now_ns += 10_000_000_000;
             assert_eq!(w.engine.core.note_outside(BUDGET - bytes, now_ns), None);
         }
-        assert_eq!(w.engine.core.limit_bytes(), bytes);
+        assert_eq!(w.engine.core.ledger.limit_bytes(), bytes);
         shrink(&w);
         assert!(w.engine.core.resident_bytes() <= bytes, "{part} sixteenths");
         w.validate(0);
@@ -625,7 +633,7 @@ fn frames_follow_the_limit_down_and_up() {
         assert!(w.engine.core.resident_bytes() <= bytes, "{part} sixteenths in use");
         w.validate(1);
     }
-    assert!(w.engine.core.frames.existing() > full * 9 / 10, "all of them are back");
+    assert!(w.engine.core.room.frames.existing() > full * 9 / 10, "all of them are back");
     (start..start + 3000).for_each(|page| w.check(page, 2));
 }
 
@@ -647,7 +655,7 @@ fn data_that_does_not_fit_beside_the_outside_gets_more_than_the_limit_and_the_us
     let told = w.engine.core.note_outside(BUDGET, 1).expect("told");
     assert!(told.outside == BUDGET && told.least < BUDGET * 3 / 4, "{told:?}");
     assert_eq!(w.engine.core.note_outside(2 * BUDGET, 2), None, "once");
-    assert_eq!(w.engine.core.limit_bytes(), told.least);
+    assert_eq!(w.engine.core.ledger.limit_bytes(), told.least);
     // Nothing of it compresses, so nothing can leave: without more frames no page could come in.
     for page in start..start + 1500 {
         let bytes = w.model[&page];
@@ -660,12 +668,12 @@ fn data_that_does_not_fit_beside_the_outside_gets_more_than_the_limit_and_the_us
     let page = ((more - BASE) / PAGE_BYTES) as u32;
     w.write(page);
     w.check(page, 1);
-    assert!(w.engine.core.limit_bytes() > told.least);
+    assert!(w.engine.core.ledger.limit_bytes() > told.least);
     (start..start + 1500).for_each(|page| w.check(page, 1));
     // Once there is room the limit is the budget again, and what was conceded is forgotten.
     assert_eq!(w.engine.core.note_outside(0, 3_000_000_000), None);
     assert_eq!(w.engine.core.note_outside(0, 6_000_000_000), None);
-    assert_eq!(w.engine.core.limit_bytes(), BUDGET);
+    assert_eq!(w.engine.core.ledger.limit_bytes(), BUDGET);
 }
 
 #[test]

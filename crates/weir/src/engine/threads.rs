@@ -15,8 +15,9 @@ use crate::limits::{FAULT_STALL_MS, FRUITLESS_MS_MAX, FRUITLESS_PAUSE_NS};
 use crate::page::PageId;
 use crate::page::id::BLOCK_PAGES;
 use crate::page::state::State;
-use crate::reclaim::compress::Bench;
-use crate::reclaim::{self, Effort, pool_size, recompress, room, through, writeback};
+use crate::reclaim::batch::Batch;
+use crate::reclaim::compress::Workbench;
+use crate::reclaim::{self, Effort, compact::compact, pool_size, recompress, relief, through, tidy};
 use crate::shared::Core;
 use crate::stats;
 use crate::sync::Ordering;
@@ -55,7 +56,7 @@ const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, 
 
 impl Engine<KernelPager> {
     /// Serves faults until it is told to leave by a value other than 0.
-    pub fn serve_faults(&self, bench: &mut Bench, leave: &AtomicU32) {
+    pub fn serve_faults(&self, workbench: &mut Workbench, leave: &AtomicU32) {
         let mut messages = [NO_FAULT; INTAKE];
         while leave.load(Ordering::Acquire) == 0 {
             // Nobody can wake it from this wait but a fault.
@@ -72,10 +73,10 @@ impl Engine<KernelPager> {
                 }
                 let mut ahead = None;
                 for m in &messages[..n] {
-                    ahead = self.serve(bench, m).or(ahead);
+                    ahead = self.serve(workbench, m).or(ahead);
                 }
                 if let Some(a) = ahead {
-                    self.run_ahead(bench, a, &mut messages);
+                    self.run_ahead(workbench, a, &mut messages);
                 }
             }
         }
@@ -94,16 +95,16 @@ impl Engine<KernelPager> {
         n
     }
 
-    fn serve(&self, bench: &mut Bench, m: &FaultMessage) -> Option<Ahead> {
+    fn serve(&self, workbench: &mut Workbench, m: &FaultMessage) -> Option<Ahead> {
         let start = thread::now_ns();
         self.core.stats.faults().add(1);
         if !self.contains(m.address) {
             fatal(format_args!("a page fault at {:#x}, outside the managed space: engine bug", m.address));
         }
         let page = PageId(self.page_of(m.address));
-        let short = !self.core.is_plentiful();
+        let short = !self.core.room.is_plentiful();
         self.begin_serving(0, page, start);
-        let settled = self.resolve_or_reclaim(bench, page, m.tid, None);
+        let settled = self.resolve_or_reclaim(workbench, page, m.tid, None);
         let ahead = settled.ahead.and_then(|a| fault::first_touches(&self.core, a));
         self.end_serving(0);
         self.core.stats.record_fault(thread::now_ns() - start, short);
@@ -122,7 +123,7 @@ impl Engine<KernelPager> {
     /// Resolves a fault, reclaiming a little where no frame is free.
     pub(super) fn resolve_or_reclaim(
         &self,
-        bench: &mut Bench,
+        workbench: &mut Workbench,
         page: PageId,
         tid: u32,
         load: Option<Load>,
@@ -146,53 +147,53 @@ impl Engine<KernelPager> {
                     return Settled::default();
                 }
                 Outcome::NoFrames if request.wants_room_for_block() => {
-                    let _ = self.direct_reclaim(bench);
+                    let _ = self.direct_reclaim(workbench);
                 }
-                Outcome::NoFrames => self.make_room_or_die(bench, &mut patience),
+                Outcome::NoFrames => self.make_room_or_die(workbench, &mut patience),
             }
         }
     }
 
     /// After a try that found no frame: frees some, or ends the process when nobody can any more.
-    pub(super) fn make_room_or_die(&self, bench: &mut Bench, patience: &mut Patience) {
-        if self.direct_reclaim(bench) {
+    pub(super) fn make_room_or_die(&self, workbench: &mut Workbench, patience: &mut Patience) {
+        if self.direct_reclaim(workbench) {
             return;
         }
         // Not at the first try: somebody else may have all that can leave in his batch.
-        let pool = || writeback::Out::for_fault(&self.core, true).frames_from_pool(&self.core) > 0;
+        let pool = || relief::frames_from_pool(&self.core) > 0;
         if !(patience.has_begun() && pool()) && patience.is_over(&self.core) {
             self.fatal_full();
         }
     }
 
     /// Frees a small batch in the faulting path. True if it freed anything.
-    fn direct_reclaim(&self, bench: &mut Bench) -> bool {
+    fn direct_reclaim(&self, workbench: &mut Workbench) -> bool {
         let start = thread::now_ns();
         stats::add(&self.core.stats.direct_reclaims, 1);
-        let before = self.core.available();
+        let before = self.core.room.available();
         // Room there is, but not as frames: a run needs some.
-        let grown =
-            self.core.frames.free() < BLOCK_PAGES && self.core.frames.grow(&self.core.pager).unwrap_or(0) > 0;
+        let grown = self.core.room.frames.free() < BLOCK_PAGES
+            && self.core.room.frames.grow(&self.core.pager).unwrap_or(0) > 0;
         let dropped = grown || self.drop_oldest_cached();
         let batch = if dropped {
-            reclaim::Batch::default()
+            reclaim::Reclaimed::default()
         } else {
-            let singles = self.core.demand.wants_credit();
-            let part = (self.core.frames_outside_pool() / 8).max(DIRECT_BATCH);
+            let singles = self.core.room.demand.wants_credit();
+            let part = (self.core.room.frames_outside_pool() / 8).max(DIRECT_BATCH);
             let want = if singles { DIRECT_BATCH } else { DIRECT_BATCH_STREAM.min(part) };
-            reclaim::run_once(&self.core, bench, want, Effort::Direct)
+            reclaim::run_once(&self.core, workbench, want, Effort::Direct)
         };
         stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);
-        dropped || batch.freed > 0 || self.core.available() > before
+        dropped || batch.freed > 0 || self.core.room.available() > before
     }
 
     /// Fetches what a stream will want next, unless somebody faults meanwhile.
-    fn run_ahead(&self, bench: &mut Bench, a: Ahead, messages: &mut [FaultMessage; INTAKE]) {
+    fn run_ahead(&self, workbench: &mut Workbench, a: Ahead, messages: &mut [FaultMessage; INTAKE]) {
         for i in 0..fetch_steps(a) {
             let n = self.intake(messages);
             if n > 0 {
                 for m in &messages[..n] {
-                    let _ = self.serve(bench, m);
+                    let _ = self.serve(workbench, m);
                 }
             }
             if !self.fetch_step(a, i) {
@@ -205,13 +206,13 @@ impl Engine<KernelPager> {
         let address = self.addr_of(page.0);
         let word = self.core.table.word(page).load();
         let slot = self.core.table.slot_of(page, word).filter(|_| word.state() == State::Swapped);
-        match (slot, &self.core.swapping) {
+        match (slot, &self.core.copies.swapping) {
             (Some(slot), Some(swapping)) => say(format_args!(
                 "the page at {address:#x} (number {}) cannot be read back from the swap file at offset {}: {}; \
                  the access gets SIGBUS",
                 page.0,
                 swapping.tier.offset_of(slot).unwrap_or(0),
-                fault::loss(&self.core),
+                fault::loss(&self.core.copies),
             )),
             _ => say(format_args!(
                 "the compressed record of the page at {address:#x} is damaged; the access gets SIGBUS"
@@ -226,56 +227,56 @@ impl Engine<KernelPager> {
     /// Everything is full and a page must come in: end the process, saying what was full.
     fn fatal_full(&self) -> ! {
         let (c, mib) = (&self.core, |pages: u64| pages * 4 / 1024);
-        let pool = u64::from(c.pool.owned()) * 64;
+        let pool = u64::from(c.room.pool.owned()) * 64;
         fatal_with_last_words(format_args!(
             "budget and pool are full: {} MiB of frames and {} MiB of pool (share {} %) hold {} MiB of data, \
              {} pages did not compress, {} are locked; {}. Give more with --memory{}",
-            mib(u64::from(c.frames.existing()) - pool),
+            mib(u64::from(c.room.frames.existing()) - pool),
             mib(pool),
-            u64::from(c.pool.limit()) * 6400 / u64::from(c.frames.limit().max(1)),
-            c.stats.managed_bytes.load(Ordering::Relaxed) >> 20,
+            u64::from(c.room.pool.limit()) * 6400 / u64::from(c.room.frames.limit().max(1)),
+            mib(c.census.managed()),
             c.stats.out_stuck.load(Ordering::Relaxed),
-            c.pinned.load(Ordering::Relaxed),
-            match &c.swapping {
+            c.census.pinned.load(Ordering::Relaxed),
+            match &c.copies.swapping {
                 None => "no swap file is configured",
                 Some(s) if s.tier.is_latched().is_some() =>
                     "the swap file takes no more since a write failed",
                 Some(s) if s.is_full() => "the swap file is full",
                 Some(_) => "the swap file has room, but nothing can leave",
             },
-            if c.swapping.as_ref().is_some_and(|s| !s.is_full()) { "" } else { " or --swap" },
+            if c.copies.swapping.as_ref().is_some_and(|s| !s.is_full()) { "" } else { " or --swap" },
         ))
     }
 
     /// Wakes the threads that wait for work, so that they look whether they are to leave.
     pub fn call_threads(&self) {
-        self.core.kick.store(1, Ordering::Release);
-        thread::futex_wake(&self.core.kick, 1);
+        self.core.room.kick.store(1, Ordering::Release);
+        thread::futex_wake(&self.core.room.kick, 1);
         self.inline.call_thread();
     }
 
     /// Reclaims in the background until it is told to leave by a value other than 0.
-    pub fn reclaim_in_background(&self, bench: &mut Bench, leave: &AtomicU32) {
+    pub fn reclaim_in_background(&self, workbench: &mut Workbench, leave: &AtomicU32) {
         while leave.load(Ordering::Acquire) == 0 {
             self.wait_for_work();
-            let kicked = self.core.kick.swap(0, Ordering::AcqRel) != 0;
+            let kicked = self.core.room.kick.swap(0, Ordering::AcqRel) != 0;
             let mut freed = 0;
             loop {
                 self.look_outside_if_due();
                 let _inside = self.gate.enter();
                 // Otherwise the last of many batches would give back what all of them freed.
-                self.core.shed_excess();
-                if self.core.balance() > 0 {
+                self.core.room.shed_excess(&self.core.pager);
+                if self.core.room.balance(&self.core.pager, &self.core.stats) > 0 {
                     continue;
                 }
                 // The rest of the budget is populated when it is needed.
-                let available = self.core.available();
-                let enough = if self.core.demand.crowded() {
-                    self.core.crowded_mark()
+                let available = self.core.room.available();
+                let enough = if self.core.room.demand.crowded() {
+                    self.core.room.crowded_mark()
                 } else if freed == 0 && !kicked {
-                    self.core.low_mark()
+                    self.core.room.low_mark()
                 } else {
-                    self.core.high_mark()
+                    self.core.room.high_mark()
                 };
                 if available >= enough {
                     break;
@@ -283,11 +284,11 @@ impl Engine<KernelPager> {
                 if self.drop_oldest_cached() {
                     continue;
                 }
-                let batch = reclaim::run_once(&self.core, bench, BACKGROUND_BATCH, Effort::Background);
+                let batch = reclaim::run_once(&self.core, workbench, BACKGROUND_BATCH, Effort::Background);
                 freed += batch.freed;
                 // Also while it is never done.
                 pool_size::choose(&self.core, thread::now_ns());
-                if self.core.pool.is_over() {
+                if self.core.room.pool.is_over() {
                     self.tidy_up_pool();
                 }
                 if batch.freed == 0 {
@@ -305,12 +306,12 @@ impl Engine<KernelPager> {
     /// Sleeps until there is work, or other chores are due; meanwhile it measures the memory outside.
     fn wait_for_work(&self) {
         let end = thread::now_ns() + IDLE_NS;
-        while self.core.kick.load(Ordering::Acquire) == 0 {
+        while self.core.room.kick.load(Ordering::Acquire) == 0 {
             let now = thread::now_ns();
             if now >= end {
                 return;
             }
-            let _ = thread::futex_wait(&self.core.kick, 0, Some(self.until_next_look(end - now)));
+            let _ = thread::futex_wait(&self.core.room.kick, 0, Some(self.until_next_look(end - now)));
             self.look_outside_if_due();
         }
     }
@@ -318,7 +319,7 @@ impl Engine<KernelPager> {
     /// Cold pool pages get smaller while nobody wants frames.
     fn recompress(&self) {
         let end = thread::now_ns() + RECOMPRESS_NS;
-        while self.core.kick.load(Ordering::Relaxed) == 0 {
+        while self.core.room.kick.load(Ordering::Relaxed) == 0 {
             self.look_outside_if_due();
             let due = {
                 // Out of the gate after every stretch: a fork may be waiting.
@@ -328,7 +329,7 @@ impl Engine<KernelPager> {
             match due {
                 Some(due) if due < end => {
                     let rest = due.saturating_sub(thread::now_ns()).max(1);
-                    let _ = thread::futex_wait(&self.core.kick, 0, Some(self.until_next_look(rest)));
+                    let _ = thread::futex_wait(&self.core.room.kick, 0, Some(self.until_next_look(rest)));
                 }
                 _ => return,
             }
@@ -338,9 +339,9 @@ impl Engine<KernelPager> {
     /// Pool pages go to the swap file ahead of their eviction. With the adaptive policy, only while nobody
     /// needs frames.
     fn write_through(&self, idle: bool) {
-        let Some(swapping) = &self.core.swapping else { return };
+        let Some(swapping) = &self.core.copies.swapping else { return };
         for _ in 0..THROUGH_BATCHES {
-            let wanted = self.core.kick.load(Ordering::Relaxed) != 0;
+            let wanted = self.core.room.kick.load(Ordering::Relaxed) != 0;
             if wanted && swapping.policy == Policy::Adaptive {
                 return;
             }
@@ -361,9 +362,9 @@ impl Engine<KernelPager> {
         self.check_descriptors();
         #[cfg(target_arch = "x86_64")]
         self.end_calls();
-        self.core.frames.shed_excess(&self.core.pager);
-        if idle && self.core.pool.owned() > 0 {
-            room::compact(&self.core);
+        self.core.room.frames.shed_excess(&self.core.pager);
+        if idle && self.core.room.pool.owned() > 0 {
+            compact(&self.core);
         }
         self.tidy_up_pool();
         self.tidy_up_swap();
@@ -388,38 +389,38 @@ impl Engine<KernelPager> {
     /// A pool whose share fell writes its coldest pages, while nobody needs frames.
     fn shrink_pool(&self) {
         for _ in 0..SHRINK_BATCHES {
-            if !self.core.pool.is_over() || self.core.kick.load(Ordering::Relaxed) != 0 {
+            if !self.core.room.pool.is_over() || self.core.room.kick.load(Ordering::Relaxed) != 0 {
                 return;
             }
             self.look_outside_if_due();
             // Out of the gate after every batch: a fork may be waiting.
             let _inside = self.gate.enter();
-            writeback::Out::new(&self.core).relieve_pool(&self.core);
+            relief::relieve_pool(&self.core, &mut Batch::new(&self.core));
         }
     }
 
     /// Moves records together while much of the pool is empty, for a small share of the time.
     fn tidy_up_pool(&self) {
         let start = thread::now_ns();
-        if !self.core.pool.is_sparse() || start < self.compact_after_ns.load(Ordering::Relaxed) {
+        if !self.core.room.pool.is_sparse() || start < self.compact_after_ns.load(Ordering::Relaxed) {
             return;
         }
         let mut now = start;
-        while now - start < COMPACT_NS_MAX && room::compact(&self.core) > 0 && self.core.pool.is_sparse() {
+        while now - start < COMPACT_NS_MAX && compact(&self.core) > 0 && self.core.room.pool.is_sparse() {
             now = thread::now_ns();
         }
-        let rest = if self.core.pool.is_over() { SHRINK_REST } else { COMPACT_REST };
+        let rest = if self.core.room.pool.is_over() { SHRINK_REST } else { COMPACT_REST };
         self.compact_after_ns.store(now + (now - start) * rest, Ordering::Relaxed);
     }
 
     /// Room in the swap file; and what is to be said about it.
     fn tidy_up_swap(&self) {
-        let Some(swapping) = &self.core.swapping else { return };
+        let Some(swapping) = &self.core.copies.swapping else { return };
         let (now, due) = (thread::now_ns(), self.trim_after_ns.load(Ordering::Relaxed));
         if now >= due {
             self.trim_after_ns.store(now + TRIM_NS, Ordering::Relaxed);
         }
-        writeback::housekeeping(&self.core, now >= due);
+        tidy::housekeeping(&self.core, now >= due);
         if let Some(e) = swapping.broken_news() {
             say(format_args!(
                 "writing to the swap file failed ({e}): what is in it stays readable, nothing more goes there"
@@ -445,7 +446,7 @@ impl Engine<KernelPager> {
             "a page fault at {:#x} has waited {waited} ms ({:?}, {} frames free, {} staged)",
             self.addr_of(page.0),
             self.core.table.word(page).load().state(),
-            self.core.frames.free(),
+            self.core.room.frames.free(),
             self.core.staged.pages(),
         ));
     }
@@ -477,17 +478,17 @@ impl Patience {
 
     /// After a fruitless try: pauses, and says whether to give up.
     fn is_over<P: Pager>(&mut self, core: &Core<P>) -> bool {
-        let (progress, now) = (core.progress.load(Ordering::Relaxed), thread::now_ns());
+        let (progress, now) = (core.room.progress.load(Ordering::Relaxed), thread::now_ns());
         if self.since_ns == 0 || progress != self.progress {
             *self = Patience { progress, since_ns: now };
         }
-        core.kick_if_low();
+        core.room.kick_if_low();
         // Nobody wakes this word: it is a pause that needs no libc.
         let pause = AtomicU32::new(0);
         let _ = thread::futex_wait(&pause, 0, Some(FRUITLESS_PAUSE_NS));
         let waited = now - self.since_ns;
         if waited > POOL_NEEDED_MS * 1_000_000 {
-            core.need_pool(); // the swap file may be stuck
+            core.room.need_pool(&core.ledger); // the swap file may be stuck
             if core.concede() {
                 return false; // memory outside had lowered the limit too far
             }

@@ -8,7 +8,7 @@ use crate::page::table::BlockGuard;
 use crate::page::{FrameId, PageId};
 use crate::shared::copies::Keep;
 use crate::shared::{Core, count};
-use crate::stats;
+use crate::stats::{self, Stats};
 use crate::sync::Ordering;
 use weir_os::sys::Errno;
 use weir_os::uffd::Wake;
@@ -26,7 +26,7 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: Page
     match from.state() {
         State::Absent => {
             core.stats.in_absent().add(1);
-            core.count_managed(1);
+            core.census.count_managed(1);
             must(word.try_install(from, false));
         }
         State::Same => {
@@ -38,15 +38,15 @@ pub(super) fn finish<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: Page
 }
 
 /// Moves frames under the program. Returns how many arrived.
-pub(super) fn fill<P: Pager>(core: &Core<P>, page: PageId, slot: FrameId, n: u32) -> u32 {
-    ride_out(core, n, |done| {
-        core.pager.fill(PageId(page.0 + done), FrameId(slot.0 + done), n - done, Wake::Yes)
+pub(super) fn fill<P: Pager>(core: &Core<P>, page: PageId, frame: FrameId, n: u32) -> u32 {
+    ride_out(&core.stats, n, |done| {
+        core.pager.fill(PageId(page.0 + done), FrameId(frame.0 + done), n - done, Wake::Yes)
     })
 }
 
 /// Repeats a filling call, which is told how many pages are done, while the address space is changing
 /// (EAGAIN). Returns how many pages arrived.
-pub(super) fn ride_out<P: Pager>(core: &Core<P>, n: u32, call: impl Fn(u32) -> Done) -> u32 {
+pub(super) fn ride_out(stats: &Stats, n: u32, call: impl Fn(u32) -> Done) -> u32 {
     const RETRIES: u32 = 10_000;
     let (mut done, mut tries) = (0, 0);
     while done < n {
@@ -65,8 +65,8 @@ pub(super) fn ride_out<P: Pager>(core: &Core<P>, n: u32, call: impl Fn(u32) -> D
             }
             Some(_) if d.pages > 0 => {} // ask again at the stop to learn why
             Some(_) => {
-                stats::add(&core.stats.errors_fill, 1);
-                core.stats.last_errno.store(d.stop.map_or(0, |e| e.0 as u64), Ordering::Relaxed);
+                stats::add(&stats.errors_fill, 1);
+                stats.last_errno.store(d.stop.map_or(0, |e| e.0 as u64), Ordering::Relaxed);
                 break;
             }
         }

@@ -45,7 +45,7 @@ impl Load {
 /// succeed.
 pub fn may_answer<P: Pager>(core: &Core<P>, row: BlockRow<'_>, want: Want, load: Load) -> bool {
     let plain = (row.fixed() | row.readonly()) >> want.page.index() & 1 == 0;
-    plain && core.is_tight() && core.admission.answers(want, load.asker)
+    plain && core.room.is_tight() && core.admission.answers(want, load.asker)
 }
 
 /// The value, if the page is staged, same-filled or a record in the pool, and the record is good.
@@ -55,13 +55,13 @@ pub fn from_ram<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page: PageId, l
     let word = core.table.word(page).load();
     match word.state() {
         State::Staged => {
-            let slot = held.window()?.slot(page.index());
-            Some(with_frame(&core.pager, slot, |bytes| load.of(bytes)))
+            let frame = held.window()?.frame(page.index());
+            Some(with_frame(&core.pager, frame, |bytes| load.of(bytes)))
         }
         State::Same => Some(load.of_same(core.table.aux(page))),
         State::Pooled => {
             let handle = word.handle()?;
-            core.pool.lend_start(&core.pager, handle, page, load.end(), |bytes| load.of(bytes)).ok()
+            core.room.pool.lend_start(&core.pager, handle, page, load.end(), |bytes| load.of(bytes)).ok()
         }
         _ => None,
     }

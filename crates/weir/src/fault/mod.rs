@@ -92,9 +92,9 @@ pub fn resolve_load<P: Pager>(
 ) -> Outcome {
     let row = core.table.block(page.block());
     loop {
-        let seen = swapin::arrivals(core);
+        let seen = swapin::arrivals(&core.copies);
         // 1. Room first, without a lock: fresh frames while the budget allows.
-        install::ensure_frames(core);
+        install::ensure_frames(&core.room, &core.pager);
         // 2. Lookup: where the page is.
         let guard = row.lock();
         let (source, state) = lookup(core, &guard, page);
@@ -174,7 +174,7 @@ impl<P: Pager> Fault<'_, P> {
     fn bring_from_ram(&self, plan: &Plan, request: &mut Request, held: BlockGuard<'_>) -> Outcome {
         let (core, block, index) = (self.core, self.page.block(), self.page.index());
         let wanted = plan.mask & held.valid() | run_mask(index, 1);
-        if !request.made_room && install::would_get_crumbs(core, &held, wanted) {
+        if !request.made_room && install::would_get_fragments(core, &held, wanted) {
             (request.made_room, request.room_for_block) = (true, true);
             return Outcome::NoFrames;
         }
@@ -215,7 +215,7 @@ impl<P: Pager> Fault<'_, P> {
             End::Done => return None,
             End::NoFrames => return Some(Outcome::NoFrames),
             End::Busy => {
-                swapin::wait(core, seen);
+                swapin::wait(&core.copies, &core.stats, seen);
                 return None;
             }
         }
@@ -224,7 +224,7 @@ impl<P: Pager> Fault<'_, P> {
     }
 
     fn installed(&self, plan: &Plan) -> Outcome {
-        self.core.kick_if_low();
+        self.core.room.kick_if_low();
         Outcome::Installed(self.next_of(plan))
     }
 
@@ -250,9 +250,9 @@ fn look<P: Pager>(core: &Core<P>, page: PageId, source: State, request: &mut Req
         return (Want { source, ..want }, verdict);
     }
     if matches!(source, State::Pooled | State::Swapped) {
-        core.demand.majors.note(core.stats.faults_major().next());
+        core.room.demand.majors.note(core.stats.faults_major().next());
     }
-    let want = Want { page, source, now: core.demand.faults.now(core.stats.faults().own()) };
+    let want = Want { page, source, now: core.room.demand.faults.now(core.stats.faults().own()) };
     let verdict =
         if source == State::Absent { Verdict::ComesIn } else { core.admission.look(want, pressure(core)) };
     request.known = Some((want, verdict));
@@ -261,8 +261,8 @@ fn look<P: Pager>(core: &Core<P>, page: PageId, source: State, request: &mut Req
 
 /// What speaks against bringing pages now.
 fn pressure<P: Pager>(core: &Core<P>) -> Pressure {
-    let pool_overflows = core.swapping.is_some() && core.pool.owned() >= core.pool.limit();
-    Pressure { staged: core.staged.pages(), pool_overflows, faulters: core.demand.faulters() }
+    let pool_overflows = core.copies.swapping.is_some() && core.room.pool.owned() >= core.room.pool.limit();
+    Pressure { staged: core.staged.pages(), pool_overflows, faulters: core.room.demand.faulters() }
 }
 
 /// A stream of first touches runs ahead at once: to be called with what a fault left to be fetched. What is
@@ -311,7 +311,7 @@ pub enum Required {
 /// pinned already, so what is found here stays.
 pub fn require<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Required {
     loop {
-        let seen = swapin::arrivals(core);
+        let seen = swapin::arrivals(&core.copies);
         let swapped = match require_in_ram(core, block, mask) {
             Ok(required) => return required,
             Err(swapped) => swapped,
@@ -324,16 +324,16 @@ pub fn require<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Required 
         match got.end {
             End::Done => {}
             End::NoFrames => return Required::NoFrames,
-            End::Busy => swapin::wait(core, seen),
+            End::Busy => swapin::wait(&core.copies, &core.stats, seen),
         }
     }
 }
 
 /// As [`require`], but that pages in the swap file stay there: `Err` says which.
 fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result<Required, u64> {
-    install::ensure_frames(core);
+    install::ensure_frames(&core.room, &core.pager);
     let row = core.table.block(block).lock();
-    let missing = install::missing_of(core, &row, mask & row.valid());
+    let missing = install::missing_of(&core.table, &row, mask & row.valid());
     if missing == 0 {
         return Ok(Required::Ready);
     }
@@ -342,12 +342,12 @@ fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result
     let here = missing & !swapped;
     let got = bring_in(core, &row, here, here.trailing_zeros() % BLOCK_PAGES);
     count(&core.stats.in_for_calls, got.installed.count_ones());
-    core.kick_if_low();
+    core.room.kick_if_low();
     match (got.lost, here & !got.installed) {
         (0, 0) if swapped != 0 => Err(swapped),
         (0, 0) => {
             debug_assert!(
-                install::missing_of(core, &row, mask & row.valid()) == 0,
+                install::missing_of(&core.table, &row, mask & row.valid()) == 0,
                 "INV-14: a page for a call is out, {block:?}"
             );
             Ok(Required::Ready)
@@ -361,7 +361,7 @@ fn require_in_ram<P: Pager>(core: &Core<P>, block: BlockId, mask: u64) -> Result
 /// said that its accesses have no order brings only what it asks for itself. Returns how many pages that had
 /// contents came.
 pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose) -> u32 {
-    install::ensure_frames(core);
+    install::ensure_frames(&core.room, &core.pager);
     let block = first.block();
     let row = core.table.block(block);
     if whose != Whose::Program && row.access() == Access::Random {
@@ -383,12 +383,12 @@ pub fn prefetch<P: Pager>(core: &Core<P>, first: PageId, mask: u64, whose: Whose
     if swapped != 0 {
         let more = swapin::fetch(core, block, swapped, swapped.trailing_zeros()).installed.count_ones();
         if let Whose::Stream(_) = whose {
-            readahead::more_came(core, block, more);
+            readahead::more_came(&core.table, block, more);
         }
         read += more;
     }
     core.stats.readahead().count(read + got.fresh.count_ones());
     count(&core.stats.swap_ra, if whose == Whose::Program { 0 } else { read });
-    core.kick_if_low();
+    core.room.kick_if_low();
     read
 }

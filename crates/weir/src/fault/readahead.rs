@@ -4,7 +4,7 @@
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
-use crate::page::table::BlockGuard;
+use crate::page::table::{BlockGuard, PageTable};
 use crate::page::{BlockId, PageId};
 use crate::policy::nearness::Tried;
 use crate::policy::readahead::{self, Proof, Signals, UNPROVEN, unproven_of, with_unproven};
@@ -17,7 +17,7 @@ pub fn done<P: Pager>(plan: &Plan, core: &Core<P>, block: BlockId, index: u32, i
     let proven = match plan.proof {
         Proof::Nothing => 0,
         Proof::Own(n) => n,
-        Proof::Neighbour(b) => take_unproven(core, b),
+        Proof::Neighbour(b) => take_unproven(&core.table, b),
     };
     let more = installed & !run_mask(index, 1);
     let read = more & !fresh;
@@ -34,8 +34,8 @@ pub fn done<P: Pager>(plan: &Plan, core: &Core<P>, block: BlockId, index: u32, i
     }
 }
 
-fn take_unproven<P: Pager>(core: &Core<P>, block: BlockId) -> u32 {
-    unproven_of(core.table.block(block).take_readahead(UNPROVEN))
+fn take_unproven(table: &PageTable, block: BlockId) -> u32 {
+    unproven_of(table.block(block).take_readahead(UNPROVEN))
 }
 
 /// Leaves a stream's state in a block fetched ahead: `came` pages arrived, and `read` of them came back. What
@@ -48,13 +48,13 @@ pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, 
     let own = if came == 0 { unproven_of(row.readahead()) } else { 0 };
     let passed = before
         .filter(|b| *b < core.table.pages() / BLOCK_PAGES)
-        .map_or(0, |b| take_unproven(core, BlockId(b)));
+        .map_or(0, |b| take_unproven(&core.table, BlockId(b)));
     row.set_readahead(with_unproven(readahead::passing(state, now_of(core)), own + passed + read));
 }
 
 /// More pages of a block's stream came back: those that were in the swap file.
-pub fn more_came<P: Pager>(core: &Core<P>, block: BlockId, read: u32) {
-    let row = core.table.block(block);
+pub fn more_came(table: &PageTable, block: BlockId, read: u32) {
+    let row = table.block(block);
     let state = row.readahead();
     row.set_readahead(with_unproven(state, unproven_of(state) + read));
 }
@@ -69,11 +69,11 @@ pub fn plan<P: Pager>(
     (again, loads): (bool, bool),
 ) -> Plan {
     let block = row.block();
-    let plentiful = source == State::Absent && core.is_plentiful();
-    let available = if plentiful { core.available() } else { 0 };
+    let plentiful = source == State::Absent && core.room.is_plentiful();
+    let available = if plentiful { core.room.available() } else { 0 };
     // Looked up at a border alone, where a neighbour's stream can enter: most faults are elsewhere.
     let neighbour = |at: u32, b: Option<u32>, edge: u32| {
-        b.filter(|_| index == at).and_then(|b| remembered_beside(core, BlockId(b), edge))
+        b.filter(|_| index == at).and_then(|b| remembered_beside(&core.table, BlockId(b), edge))
     };
     let now = now_of(core);
     let seen = Signals {
@@ -87,10 +87,10 @@ pub fn plan<P: Pager>(
         again,
         loads,
         now,
-        blocks: core.blocks_in_use(),
+        blocks: core.census.blocks_in_use(),
         plentiful,
-        ample: plentiful && available > 2 * core.low_mark(),
-        room: if plentiful { available } else { core.frames.free() },
+        ample: plentiful && available > 2 * core.room.low_mark(),
+        room: if plentiful { available } else { core.room.frames.free() },
         pages: core.table.pages(),
     };
     let there = |index: u32| core.table.word(block.page(index)).load().state() == State::Resident;
@@ -98,16 +98,16 @@ pub fn plan<P: Pager>(
 }
 
 /// The state of a neighbouring block whose page next to the fault is still in RAM.
-fn remembered_beside<P: Pager>(core: &Core<P>, block: BlockId, index: u32) -> Option<u64> {
+fn remembered_beside(table: &PageTable, block: BlockId, index: u32) -> Option<u64> {
     let page = block.page(index);
-    (page.0 < core.table.pages() && is_in_ram(core, page)).then(|| core.table.block(block).readahead())
+    (page.0 < table.pages() && is_in_ram(table, page)).then(|| table.block(block).readahead())
 }
 
 /// The program's time, in faults on pages that are out.
 fn now_of<P: Pager>(core: &Core<P>) -> u64 {
-    core.demand.majors.now(core.stats.faults_major().own())
+    core.room.demand.majors.now(core.stats.faults_major().own())
 }
 
-fn is_in_ram<P: Pager>(core: &Core<P>, page: PageId) -> bool {
-    matches!(core.table.word(page).load().state(), State::Resident | State::Staged)
+fn is_in_ram(table: &PageTable, page: PageId) -> bool {
+    matches!(table.word(page).load().state(), State::Resident | State::Staged)
 }

@@ -35,8 +35,8 @@ pub enum Of {
 /// their readahead. Returns how many came; they are the first ones. Stops at a block that is busy, partly
 /// there, or dear to fetch.
 pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u64) -> u32 {
-    let plentiful = core.takes_new_frames();
-    let room = if plentiful { core.frames.credit() } else { core.frames.free() };
+    let plentiful = core.room.takes_new_frames();
+    let room = if plentiful { core.room.frames.credit() } else { core.room.frames.free() };
     let spare = room.saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     let most = if is_on(Rule::Spans) { most.min(LIFT_BLOCKS).min(spare / BLOCK_PAGES) } else { 0 };
     // A single one would be a MOVE of its own as well.
@@ -68,7 +68,7 @@ pub fn bring_span<P: Pager>(core: &Core<P>, first: BlockId, most: u32, state: u6
         }
     }
     if came > 0 {
-        core.demand.note(came);
+        core.room.demand.note(came);
         core.stats.readahead().count(came);
         count(&core.stats.swap_ra, read);
     }
@@ -109,7 +109,7 @@ pub fn bring_two<'a, P: Pager>(
     let Whose::Stream(state) = a.whose else { return None };
     let next = a.first.block();
     let guard = whole_block(core, next, Of::Pool).filter(|_| is_whole(core, held, Of::Pool))?;
-    let spare = core.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
+    let spare = core.room.frames.free().saturating_sub(KEPT_FOR_POOL + FREE_RESERVE);
     if spare < POOLED_BLOCKS * BLOCK_PAGES {
         return None;
     }
@@ -121,7 +121,7 @@ pub fn bring_two<'a, P: Pager>(
         return None;
     }
     let here = came.min(BLOCK_PAGES);
-    core.demand.note(came);
+    core.room.demand.note(came);
     arrived(core, held, here, Arrival::Fetched);
     let installed = run_mask(0, here);
     let mut second = Second { state, came: came - here, read: 0, held: guard };
@@ -153,14 +153,14 @@ fn free_frames<P: Pager>(
     keeps: &mut [Keep],
 ) -> (u32, u32) {
     let Some(first) = blocks.first().copied().flatten() else { return (0, 0) };
-    let Some((window, n)) = core.frames.take_windows(blocks.len() as u32) else { return (0, 0) };
+    let Some((window, n)) = core.room.frames.take_windows(blocks.len() as u32) else { return (0, 0) };
     let (page, mut read) = (first.block().page(0), 0);
-    let (_, moved) = fetch_and_fill(core, page, (window.slot(0), n * BLOCK_PAGES, 0), keeps);
+    let (_, moved) = fetch_and_fill(core, page, (window.frame(0), n * BLOCK_PAGES, 0), keeps);
     for i in 0..n {
         let here = moved.saturating_sub(i * BLOCK_PAGES).min(BLOCK_PAGES);
-        let slot = WindowId(window.0 + i).slot(0);
-        core.frames.moved_out(slot, here);
-        core.frames.put_back(FrameId(slot.0 + here), BLOCK_PAGES - here);
+        let frame = WindowId(window.0 + i).frame(0);
+        core.room.frames.moved_out(frame, here);
+        core.room.frames.put_back(FrameId(frame.0 + here), BLOCK_PAGES - here);
     }
     for i in 0..moved {
         let Some(held) = blocks[(i / BLOCK_PAGES) as usize] else { break };

@@ -8,14 +8,18 @@
 use super::arrive;
 use super::load::Load;
 use crate::door::{BlockIo, Pager, with_frame};
+use crate::frames::Frames;
 use crate::limits::{FREE_RESERVE, KEPT_FOR_POOL};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::resident::Arrival;
 use crate::page::state::{State, Word, must};
-use crate::page::table::BlockGuard;
+use crate::page::table::{BlockGuard, PageTable};
 use crate::page::{BlockId, FrameId, PageId, SwapSlot};
 use crate::shared::Core;
-use crate::shared::swapping::{Desk, Swapping, expand};
+use crate::shared::copies::Copies;
+use crate::shared::room::Room;
+use crate::shared::swapping::{Reader, Swapping, expand};
+use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::tier::swap::{Codec, SwapError};
 use weir_os::codec::{self, PageBytes};
@@ -50,21 +54,21 @@ pub enum End {
 }
 
 /// Frames for the pages to come; `None`: one that does not exist yet.
-struct Room(Option<Hand>);
+struct Granted(Option<Hand>);
 
 /// Frames in hand: as many runs as it took.
 struct Hand {
-    slots: [FrameId; BLOCK_PAGES as usize],
+    frames: [FrameId; BLOCK_PAGES as usize],
     n: u32,
 }
 
 impl Hand {
-    fn take<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Hand> {
-        let mut hand = Hand { slots: [FrameId(0); BLOCK_PAGES as usize], n: 0 };
+    fn take(frames: &Frames, wanted: u32) -> Option<Hand> {
+        let mut hand = Hand { frames: [FrameId(0); BLOCK_PAGES as usize], n: 0 };
         while hand.n < wanted {
-            let Some(run) = core.frames.take_run(wanted - hand.n) else { break };
+            let Some(run) = frames.take_run(wanted - hand.n) else { break };
             for i in 0..run.n {
-                hand.slots[(hand.n + i) as usize] = FrameId(run.slot.0 + i);
+                hand.frames[(hand.n + i) as usize] = FrameId(run.frame.0 + i);
             }
             hand.n += run.n;
         }
@@ -73,19 +77,19 @@ impl Hand {
 
     /// Frames from place `i` on that follow each other in one window, `most` at most.
     fn together(&self, i: u32, most: u32) -> u32 {
-        let first = self.slots[i as usize];
+        let first = self.frames[i as usize];
         let follows = |k: &u32| {
-            let slot = self.slots[(i + k) as usize];
-            slot.0 == first.0 + k && slot.window() == first.window()
+            let frame = self.frames[(i + k) as usize];
+            frame.0 == first.0 + k && frame.window() == first.window()
         };
         1 + (1..most).take_while(follows).count() as u32
     }
 
-    fn put_back<P: Pager>(&self, core: &Core<P>, unused: u64) {
+    fn put_back(&self, frames: &Frames, unused: u64) {
         let mut at = 0;
         while let Some((start, len)) = next_run(unused & run_mask(0, self.n), at) {
             let len = self.together(start, len);
-            core.frames.put_back(self.slots[start as usize], len);
+            frames.put_back(self.frames[start as usize], len);
             at = start + len;
         }
     }
@@ -111,26 +115,26 @@ impl Job {
 }
 
 /// See [`Swapping::arrivals`].
-pub fn arrivals<P: Pager>(core: &Core<P>) -> u32 {
-    core.swapping.as_ref().map_or(0, Swapping::arrivals)
+pub fn arrivals<D: BlockIo>(copies: &Copies<D>) -> u32 {
+    copies.swapping.as_ref().map_or(0, Swapping::arrivals)
 }
 
 /// See [`Swapping::wait`].
-pub fn wait<P: Pager>(core: &Core<P>, seen: u32) {
-    if let Some(s) = &core.swapping {
-        s.wait(seen, &core.stats);
+pub fn wait<D: BlockIo>(copies: &Copies<D>, stats: &Stats, seen: u32) {
+    if let Some(s) = &copies.swapping {
+        s.wait(seen, stats);
     }
 }
 
 /// Why a page was lost last.
-pub fn loss<P: Pager>(core: &Core<P>) -> SwapError {
-    match core.swapping.as_ref().map_or(0, |s| s.loss.load(Ordering::Relaxed)) {
+pub fn loss<D: BlockIo>(copies: &Copies<D>) -> SwapError {
+    match copies.swapping.as_ref().map_or(0, |s| s.loss.load(Ordering::Relaxed)) {
         0 => SwapError::Damaged,
         errno => SwapError::Read(Errno(errno as i32)),
     }
 }
 
-fn note_loss<P: Pager>(s: &Swapping<P::Disk>, e: Option<SwapError>) {
+fn note_loss<D: BlockIo>(s: &Swapping<D>, e: Option<SwapError>) {
     let errno = if let Some(SwapError::Read(errno)) = e { errno.0 as u32 } else { 0 };
     s.loss.store(errno, Ordering::Relaxed);
 }
@@ -138,23 +142,23 @@ fn note_loss<P: Pager>(s: &Swapping<P::Disk>, e: Option<SwapError>) {
 /// Brings in pages of `mask` that are in the swap file: `first` in any case, the others as far as there are
 /// frames to spare and nobody else is at them. Under no lock.
 pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) -> Fetched {
-    let Some(s) = &core.swapping else { return Fetched::default() };
-    let mut desk = s.desk();
-    let Some(room) = take_room(core, mask.count_ones()) else {
+    let Some(s) = &core.copies.swapping else { return Fetched::default() };
+    let mut reader = s.reader();
+    let Some(granted) = take_frames(&core.room, mask.count_ones()) else {
         return Fetched { end: End::NoFrames, ..Fetched::default() };
     };
-    let most = room.0.as_ref().map_or(1, |hand| hand.n);
-    let mut job = match begin(core, block, mask, first, most, desk.tag) {
+    let most = granted.0.as_ref().map_or(1, |hand| hand.n);
+    let mut job = match begin(&core.table, block, mask, first, most, reader.tag) {
         Ok(job) => job,
         Err(end) => {
-            give_room_back(core, &room);
+            give_back(&core.room.frames, &granted);
             return Fetched { end, ..Fetched::default() };
         }
     };
     job.keeps = s.keeps_slots();
-    let got = match room.0 {
-        None => one(core, s, block, &mut desk, &mut job),
-        Some(hand) => many(core, s, block, &mut desk, &mut job, &hand),
+    let got = match granted.0 {
+        None => one(core, s, block, &mut reader, &mut job),
+        Some(hand) => many(core, s, block, &mut reader, &mut job, &hand),
     };
     s.announce();
     got
@@ -163,15 +167,15 @@ pub fn fetch<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, first: u32) ->
 /// Reads a page and leaves it where it is: `loaded` of what comes back is what the instruction wants of it.
 /// Under no lock.
 pub fn load<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Fetched {
-    let Some(s) = &core.swapping else { return Fetched::default() };
+    let Some(s) = &core.copies.swapping else { return Fetched::default() };
     let (block, index) = (page.block(), page.index());
-    let mut desk = s.desk();
-    let job = match begin(core, block, run_mask(index, 1), index, 1, desk.tag) {
+    let mut reader = s.reader();
+    let job = match begin(&core.table, block, run_mask(index, 1), index, 1, reader.tag) {
         Ok(job) => job,
         Err(end) => return Fetched { end, ..Fetched::default() },
     };
     let mut bytes = [0; PAGE_BYTES];
-    let read = read_one(s, job.pages[0], &mut desk, &mut bytes);
+    let read = read_one(s, job.pages[0], &mut reader, &mut bytes);
     let mut got = Fetched::default();
     let guard = core.table.block(block).lock();
     let word = core.table.word(page);
@@ -180,7 +184,7 @@ pub fn load<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Fetched {
         match read {
             Ok(true) => got.loaded = Some(load.of(&bytes)),
             _ => {
-                note_loss::<P>(s, read.err());
+                note_loss(s, read.err());
                 got.lost = 1 << index;
             }
         }
@@ -194,45 +198,39 @@ pub fn load<P: Pager>(core: &Core<P>, page: PageId, load: Load) -> Fetched {
 fn read_one<D: BlockIo>(
     s: &Swapping<D>,
     (page, slot): (PageId, SwapSlot),
-    desk: &mut Desk,
+    reader: &mut Reader,
     bytes: &mut PageBytes,
 ) -> Result<bool, SwapError> {
     let start = thread::now_ns();
-    let read = s.tier.read_with(slot, page, &mut desk.scratch, |codec, record| expand(codec, record, bytes));
+    let read =
+        s.tier.read_with(slot, page, &mut reader.scratch, |codec, record| expand(codec, record, bytes));
     s.count_io(start);
     read
 }
 
 /// Frames for up to `wanted` pages: as many as readahead may have, one at least.
-fn take_room<P: Pager>(core: &Core<P>, wanted: u32) -> Option<Room> {
-    core.demand.note(wanted);
-    let spare = core.available().saturating_sub(KEPT_FOR_POOL);
+fn take_frames(room: &Room, wanted: u32) -> Option<Granted> {
+    room.demand.note(wanted);
+    let spare = room.available().saturating_sub(KEPT_FOR_POOL);
     if spare == 0 {
         return None;
     }
-    if (wanted == 1 || core.frames.free() == 0) && core.frames.take_credit(1) {
-        return Some(Room(None));
+    if (wanted == 1 || room.frames.free() == 0) && room.frames.take_credit(1) {
+        return Some(Granted(None));
     }
     let n = wanted.min(spare.saturating_sub(FREE_RESERVE).max(1));
-    Hand::take(core, n).map(|hand| Room(Some(hand)))
+    Hand::take(&room.frames, n).map(|hand| Granted(Some(hand)))
 }
 
-fn give_room_back<P: Pager>(core: &Core<P>, room: &Room) {
-    match &room.0 {
-        None => core.frames.vanished(1),
-        Some(hand) => hand.put_back(core, u64::MAX),
+fn give_back(frames: &Frames, granted: &Granted) {
+    match &granted.0 {
+        None => frames.vanished(1),
+        Some(hand) => hand.put_back(frames, u64::MAX),
     }
 }
 
 /// Tags the pages, `first` before those behind it before the others.
-fn begin<P: Pager>(
-    core: &Core<P>,
-    block: BlockId,
-    mask: u64,
-    first: u32,
-    most: u32,
-    tag: u8,
-) -> Result<Job, End> {
+fn begin(table: &PageTable, block: BlockId, mask: u64, first: u32, most: u32, tag: u8) -> Result<Job, End> {
     const NONE: (PageId, SwapSlot) = (PageId(0), SwapSlot(0));
     let mut job = Job {
         pages: [NONE; BLOCK_PAGES as usize],
@@ -242,19 +240,17 @@ fn begin<P: Pager>(
         lost: 0,
         keeps: false,
     };
-    let row = core.table.block(block).lock();
+    let row = table.block(block).lock();
     let mask = mask & row.valid();
     for index in (0..BLOCK_PAGES).map(|i| (first + i) % BLOCK_PAGES) {
         if job.n == most as usize {
             break;
         }
         let page = block.page(index);
-        let word = core.table.word(page);
+        let word = table.word(page);
         let found = word.load();
-        let slot = core
-            .table
-            .slot_of(page, found)
-            .filter(|_| found.state() == State::Swapped && mask >> index & 1 == 1);
+        let slot =
+            table.slot_of(page, found).filter(|_| found.state() == State::Swapped && mask >> index & 1 == 1);
         let begun = slot.map(|slot| (slot, word.try_begin_read(found, tag)));
         match begun {
             Some((slot, Ok(mine))) => {
@@ -274,27 +270,27 @@ fn one<P: Pager>(
     core: &Core<P>,
     s: &Swapping<P::Disk>,
     block: BlockId,
-    desk: &mut Desk,
+    reader: &mut Reader,
     job: &mut Job,
 ) -> Fetched {
     let page = job.pages[0].0;
     let mut bytes = [0; PAGE_BYTES];
-    let read = read_one(s, job.pages[0], desk, &mut bytes);
+    let read = read_one(s, job.pages[0], reader, &mut bytes);
     let hash = job.wants_hash(0).then(|| codec::hash_page(&bytes, core.seed));
     let held = core.table.block(block).lock();
     let word = core.table.word(page);
     let (mut got, mut n) = (Fetched::default(), 0);
     if word.load() == job.words[0] {
         if read == Ok(true) {
-            n = arrive::ride_out(core, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
+            n = arrive::ride_out(&core.stats, 1, |_| core.pager.fill_copy(page, &bytes, Wake::Yes));
         } else {
-            note_loss::<P>(s, read.err());
+            note_loss(s, read.err());
             got.lost = 1 << page.index();
         }
         if n == 1 {
             hash.into_iter().for_each(|hash| core.table.set_aux(&held, page, hash));
             core.stats.in_copied().add(1);
-            finish(core, s, &held, page, job);
+            finish(&core.table, s, &held, page, job);
             got.installed = 1 << page.index();
         } else {
             must(word.try_end_io(job.words[0]));
@@ -302,7 +298,7 @@ fn one<P: Pager>(
         }
     }
     if n == 0 {
-        core.frames.vanished(1);
+        core.room.frames.vanished(1);
     }
     arrived(core, &held, got.installed);
     got
@@ -313,7 +309,7 @@ fn many<P: Pager>(
     core: &Core<P>,
     s: &Swapping<P::Disk>,
     block: BlockId,
-    desk: &mut Desk,
+    reader: &mut Reader,
     job: &mut Job,
     hand: &Hand,
 ) -> Fetched {
@@ -327,14 +323,14 @@ fn many<P: Pager>(
             hashes[i] = (good && job.wants_hash(i)).then(|| codec::hash_page(bytes, core.seed));
             good
         };
-        let good = with_frame(&core.pager, hand.slots[i], into);
+        let good = with_frame(&core.pager, hand.frames[i], into);
         if !good {
-            note_loss::<P>(s, read.err());
+            note_loss(s, read.err());
         }
         (ready, lost) = if good { (ready | 1 << i, lost) } else { (ready, lost | 1 << i) };
     };
     let start = thread::now_ns();
-    s.tier.read_neighbours(&pages[..job.n], &mut desk.scratch, each);
+    s.tier.read_neighbours(&pages[..job.n], &mut reader.scratch, each);
     s.count_io(start);
     (job.ready, job.lost) = (ready, lost);
     let held = core.table.block(block).lock();
@@ -377,27 +373,27 @@ fn install_ready<P: Pager>(
         let page = job.pages[start as usize].0;
         let next = |i: &u32| job.pages[(start + i) as usize].0.0 == page.0 + i;
         let len = (1..hand.together(start, len)).take_while(next).count() as u32 + 1;
-        let slot = hand.slots[start as usize];
-        let n = arrive::fill(core, page, slot, len);
-        core.frames.moved_out(slot, n);
+        let frame = hand.frames[start as usize];
+        let n = arrive::fill(core, page, frame, len);
+        core.room.frames.moved_out(frame, n);
         unused &= !run_mask(start, n);
         for i in 0..n {
-            finish(core, s, held, PageId(page.0 + i), job);
+            finish(&core.table, s, held, PageId(page.0 + i), job);
         }
         installed |= run_mask(page.index(), n);
         at = start + len;
     }
-    hand.put_back(core, unused);
+    hand.put_back(&core.room.frames, unused);
     installed
 }
 
 /// The page is mapped: change its word, give up its slot or keep it.
-fn finish<P: Pager>(core: &Core<P>, s: &Swapping<P::Disk>, held: &BlockGuard<'_>, page: PageId, job: &Job) {
+fn finish<D: BlockIo>(table: &PageTable, s: &Swapping<D>, held: &BlockGuard<'_>, page: PageId, job: &Job) {
     held.has(page);
-    let word = core.table.word(page);
+    let word = table.word(page);
     let found = word.load();
     if word.try_install(found, job.keeps).is_ok() {
-        match core.table.slot_of(page, found) {
+        match table.slot_of(page, found) {
             Some(_) if job.keeps => s.count_kept(1),
             Some(slot) => s.free(slot),
             None => {}

@@ -1,8 +1,8 @@
-//! Room: the frame arena in windows of 64 slots, handed out in ascending runs.
+//! Room: the frame arena in windows of 64 places, handed out in ascending runs.
 //!
 //! A window is *empty* (no frame in it; a block can be moved in), *free* (some frames, all free or
 //! in somebody's hand), or *taken* (a block's staged pages, or 64 frames of pool). Frames in hand
-//! (`held`) still lie in their slots until the caller has moved them out: their window is not
+//! (`IN_HAND`) still lie in their places until the caller has moved them out: their window is not
 //! empty before that.
 //!
 //! Order is kept by construction: free frames are bits of their window, a run is consecutive
@@ -26,7 +26,7 @@ use weir_os::sys::Errno;
 #[derive(Debug)]
 pub struct Frames {
     lock: Lock,
-    /// Per window: free mask, held mask, known-zero mask, taken flag.
+    /// Per window: free mask, in-hand mask, known-zero mask, taken flag.
     rows: Table<[AtomicU64; 4]>,
     full: BitSet,
     partial: BitSet,
@@ -46,8 +46,8 @@ pub struct Frames {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Run {
-    /// First slot.
-    pub slot: FrameId,
+    /// First place.
+    pub frame: FrameId,
     /// Number of frames.
     pub n: u32,
     /// Bit i: frame i is known to be all zero.
@@ -55,7 +55,7 @@ pub struct Run {
 }
 
 const FREE: usize = 0;
-const HELD: usize = 1;
+const IN_HAND: usize = 1;
 const ZEROED: usize = 2;
 /// 1: the window holds staged pages or pool records besides what is free.
 const TAKEN: usize = 3;
@@ -119,7 +119,7 @@ impl Frames {
 
     /// Files a window under the set that its masks call for. Under the lock.
     fn refile(&self, w: u32) {
-        let (free, held, taken) = (self.get(w, FREE), self.get(w, HELD), self.get(w, TAKEN) != 0);
+        let (free, held, taken) = (self.get(w, FREE), self.get(w, IN_HAND), self.get(w, TAKEN) != 0);
         // A taken window is never whole, even when all its pages were dropped: its taker gives it back.
         let full = free == u64::MAX && !taken;
         self.full.put(w, full);
@@ -149,7 +149,7 @@ impl Frames {
             self.partial.first().or_else(|| self.full.first())
         }?;
         let (start, len) = best_run(self.get(w, FREE), n)?;
-        Some(self.hold(w, start, len.min(n)))
+        Some(self.take_in_hand(w, start, len.min(n)))
     }
 
     /// Whether some window is full of free frames; a hint.
@@ -166,18 +166,18 @@ impl Frames {
         } else {
             free.trailing_zeros()
         };
-        Some(self.hold(w, bit, 1))
+        Some(self.take_in_hand(w, bit, 1))
     }
 
-    fn hold(&self, w: u32, start: u32, len: u32) -> Run {
+    fn take_in_hand(&self, w: u32, start: u32, len: u32) -> Run {
         let mask = run_mask(start, len);
         let zeroed = (self.get(w, ZEROED) & mask) >> start;
         self.put(w, FREE, self.get(w, FREE) & !mask);
-        self.put(w, HELD, self.get(w, HELD) | mask);
+        self.put(w, IN_HAND, self.get(w, IN_HAND) | mask);
         self.put(w, ZEROED, self.get(w, ZEROED) & !mask);
         self.refile(w);
         self.free.fetch_sub(len, Ordering::Relaxed);
-        Run { slot: WindowId(w).slot(start), n: len, zeroed }
+        Run { frame: WindowId(w).frame(start), n: len, zeroed }
     }
 
     /// Takes up to `n` (1..=8) neighbouring windows full of free frames, at least two: the first, and how
@@ -188,34 +188,34 @@ impl Frames {
             return None;
         }
         let (first, n) = (2..=n).rev().find_map(|n| self.full.first_run(n).map(|first| (first, n)))?;
-        (first..first + n).for_each(|w| drop(self.hold(w, 0, BLOCK_PAGES)));
+        (first..first + n).for_each(|w| drop(self.take_in_hand(w, 0, BLOCK_PAGES)));
         Some((WindowId(first), n))
     }
 
-    /// The first `n` frames of a run have been moved out of their slots.
-    pub fn moved_out(&self, slot: FrameId, n: u32) {
+    /// The first `n` frames of a run have been moved out of their places.
+    pub fn moved_out(&self, frame: FrameId, n: u32) {
         let _guard = self.lock.lock();
-        self.unhold(slot, n);
+        self.leave_hand(frame, n);
     }
 
-    fn unhold(&self, slot: FrameId, n: u32) {
-        let w = slot.window().0;
-        let mask = run_mask(slot.index(), n);
-        debug_assert_eq!(self.get(w, HELD) & mask, mask);
-        self.put(w, HELD, self.get(w, HELD) & !mask);
+    fn leave_hand(&self, frame: FrameId, n: u32) {
+        let w = frame.window().0;
+        let mask = run_mask(frame.index(), n);
+        debug_assert_eq!(self.get(w, IN_HAND) & mask, mask);
+        self.put(w, IN_HAND, self.get(w, IN_HAND) & !mask);
         self.refile(w);
     }
 
     /// Frames in hand become free again where they lie.
-    pub fn put_back(&self, slot: FrameId, n: u32) {
+    pub fn put_back(&self, frame: FrameId, n: u32) {
         if n == 0 {
             return;
         }
         let _guard = self.lock.lock();
-        let w = slot.window().0;
-        let mask = run_mask(slot.index(), n);
-        debug_assert_eq!(self.get(w, HELD) & mask, mask);
-        self.put(w, HELD, self.get(w, HELD) & !mask);
+        let w = frame.window().0;
+        let mask = run_mask(frame.index(), n);
+        debug_assert_eq!(self.get(w, IN_HAND) & mask, mask);
+        self.put(w, IN_HAND, self.get(w, IN_HAND) & !mask);
         self.put(w, FREE, self.get(w, FREE) | mask);
         self.refile(w);
         self.free.fetch_add(n, Ordering::Relaxed);
@@ -251,16 +251,16 @@ impl Frames {
         Some(WindowId(first))
     }
 
-    /// A slot without a frame of a taken window is no longer ours: it counts as in somebody's hand for
+    /// A place without a frame of a taken window is no longer ours: it counts as in somebody's hand for
     /// good, so that nothing is lifted into the window again.
-    pub fn lose(&self, slot: FrameId) {
+    pub fn lose(&self, frame: FrameId) {
         let _guard = self.lock.lock();
-        let w = slot.window().0;
-        debug_assert_eq!(self.get(w, FREE) & run_mask(slot.index(), 1), 0);
-        self.put(w, HELD, self.get(w, HELD) | run_mask(slot.index(), 1));
+        let w = frame.window().0;
+        debug_assert_eq!(self.get(w, FREE) & run_mask(frame.index(), 1), 0);
+        self.put(w, IN_HAND, self.get(w, IN_HAND) | run_mask(frame.index(), 1));
     }
 
-    /// Gives a taken window back; the slots in `free` hold free frames, the others are empty or
+    /// Gives a taken window back; the places in `free` hold free frames, the others are empty or
     /// were released before.
     pub fn put_window(&self, window: WindowId, free: u64, zeroed: u64) {
         let _guard = self.lock.lock();
@@ -278,7 +278,7 @@ impl Frames {
 
     fn add_free(&self, window: WindowId, free: u64, zeroed: u64) {
         let w = window.0;
-        debug_assert_eq!((self.get(w, FREE) | self.get(w, HELD)) & free, 0);
+        debug_assert_eq!((self.get(w, FREE) | self.get(w, IN_HAND)) & free, 0);
         self.put(w, FREE, self.get(w, FREE) | free);
         self.put(w, ZEROED, self.get(w, ZEROED) | zeroed & free);
         self.refile(w);
@@ -344,9 +344,9 @@ impl Frames {
         let mut got = 0;
         while got < BLOCK_PAGES {
             let Some(run) = self.take_run(BLOCK_PAGES - got) else { break };
-            let d = pager.gather(target.slot(got), run.slot, run.n);
-            self.moved_out(run.slot, d.pages);
-            self.put_back(FrameId(run.slot.0 + d.pages), run.n - d.pages);
+            let d = pager.gather(target.frame(got), run.frame, run.n);
+            self.moved_out(run.frame, d.pages);
+            self.put_back(FrameId(run.frame.0 + d.pages), run.n - d.pages);
             got += d.pages;
             if d.pages == 0 && d.stop != Some(Errno::EAGAIN) {
                 break;
@@ -372,11 +372,11 @@ impl Frames {
             self.put(w, TAKEN, 1);
             (WindowId(w), n)
         };
-        let result = pager.grow(window.slot(0), n);
+        let result = pager.grow(window.frame(0), n);
         let mask = if result.is_ok() { run_mask(0, n) } else { 0 };
         if result.is_err() {
             // Whatever part was born goes back, so that the window is empty again.
-            let _ = pager.shed(window.slot(0), n);
+            let _ = pager.shed(window.frame(0), n);
             self.existing.fetch_sub(n, Ordering::Relaxed);
         }
         self.put_window(window, mask, mask);
@@ -388,7 +388,7 @@ impl Frames {
         let _guard = self.lock.lock();
         let mut free = 0;
         for w in 0..self.rows.len() as u32 {
-            let (f, h, z) = (self.get(w, FREE), self.get(w, HELD), self.get(w, ZEROED));
+            let (f, h, z) = (self.get(w, FREE), self.get(w, IN_HAND), self.get(w, ZEROED));
             if f & h != 0 || z & !f != 0 {
                 return Err("INV-7: window masks contradict each other");
             }
@@ -439,9 +439,9 @@ mod tests {
         assert_eq!(f.grow(&p), Ok(36));
         assert_eq!(f.grow(&p), Ok(0));
         let a = f.take_run(64).unwrap();
-        assert_eq!((a.slot, a.n, a.zeroed), (FrameId(0), 64, u64::MAX));
+        assert_eq!((a.frame, a.n, a.zeroed), (FrameId(0), 64, u64::MAX));
         let b = f.take_run(64).unwrap();
-        assert_eq!((b.slot, b.n), (FrameId(64), 36));
+        assert_eq!((b.frame, b.n), (FrameId(64), 36));
         assert!(f.take_run(1).is_none());
         f.validate().unwrap();
     }
@@ -453,7 +453,7 @@ mod tests {
         let run = f.take_run(64).unwrap();
         assert_eq!(f.take_empty(), Some(WindowId(1)), "window 0 still holds the frames in hand");
         assert_eq!(f.take_empty(), None);
-        f.moved_out(run.slot, 64);
+        f.moved_out(run.frame, 64);
         assert_eq!(f.take_empty(), Some(WindowId(0)));
     }
 
@@ -479,24 +479,24 @@ mod tests {
         // Punch holes: take single frames out of both windows.
         for w in 0..2 {
             let run = f.take_run(64).unwrap();
-            assert_eq!(run.slot.window(), WindowId(w));
+            assert_eq!(run.frame.window(), WindowId(w));
             for i in 0..64 {
-                let slot = FrameId(run.slot.0 + i);
+                let frame = FrameId(run.frame.0 + i);
                 if i % 4 == 3 {
-                    p.shed(slot, 1).unwrap();
-                    f.moved_out(slot, 1);
+                    p.shed(frame, 1).unwrap();
+                    f.moved_out(frame, 1);
                 } else {
-                    f.put_back(slot, 1);
+                    f.put_back(frame, 1);
                 }
             }
         }
         let w = f.take_full(&p).expect("96 free frames make a window");
-        (0..64).for_each(|i| assert!(p.has_frame(w.slot(i))));
+        (0..64).for_each(|i| assert!(p.has_frame(w.frame(i))));
         f.put_window(w, u64::MAX, 0);
         f.validate().unwrap();
     }
 
-    /// Seeded operations against a set of free slots.
+    /// Seeded operations against a set of free places.
     #[test]
     fn the_allocator_agrees_with_a_naive_model() {
         for seed in 1..20u64 {
@@ -521,13 +521,13 @@ mod tests {
                     }
                     3 if !held.is_empty() => {
                         let r = held.swap_remove(next() as usize % held.len());
-                        f.put_back(r.slot, r.n);
+                        f.put_back(r.frame, r.n);
                         free += r.n;
                     }
                     _ if !held.is_empty() => {
                         let r = held.swap_remove(next() as usize % held.len());
-                        p.shed(r.slot, r.n).unwrap();
-                        f.moved_out(r.slot, r.n);
+                        p.shed(r.frame, r.n).unwrap();
+                        f.moved_out(r.frame, r.n);
                         f.existing.fetch_sub(r.n, Ordering::Relaxed);
                     }
                     _ => {}

@@ -1,7 +1,7 @@
 //! Free frames go back to the kernel: when there are more than the limit allows, and when faults
 //! would rather have new ones.
 
-use super::{FREE, Frames, HELD, TAKEN, ZEROED};
+use super::{FREE, Frames, IN_HAND, TAKEN, ZEROED};
 use crate::door::Pager;
 use crate::limits::{KEPT_FOR_POOL, LIFT_BLOCKS};
 use crate::page::WindowId;
@@ -27,10 +27,10 @@ impl Frames {
                 break;
             }
             let Some(idle) = self.take_idle(want - gone) else { break };
-            // Other slots of these windows are empty.
+            // Other places of these windows are empty.
             let last = idle.windows - 1;
-            let start = idle.first.slot(idle.masks[0].trailing_zeros());
-            let end = WindowId(idle.first.0 + last).slot(64 - idle.masks[last as usize].leading_zeros());
+            let start = idle.first.frame(idle.masks[0].trailing_zeros());
+            let end = WindowId(idle.first.0 + last).frame(64 - idle.masks[last as usize].leading_zeros());
             let shed = pager.shed(start, end.0 - start.0).is_ok();
             for i in 0..idle.windows {
                 let left = if shed { 0 } else { idle.masks[i as usize] };
@@ -48,7 +48,7 @@ impl Frames {
     /// Takes windows whose frames are all free, whole ones last: they serve streams and the pool.
     fn take_idle(&self, want: u32) -> Option<Idle> {
         let _guard = self.lock.lock();
-        let is_idle = |w: u32| self.get(w, TAKEN) == 0 && self.get(w, HELD) == 0;
+        let is_idle = |w: u32| self.get(w, TAKEN) == 0 && self.get(w, IN_HAND) == 0;
         let w = self.partial.first_where(is_idle).or_else(|| self.full.first_where(is_idle))?;
         let mut idle = Idle { first: WindowId(w), masks: [0; LIFT_BLOCKS as usize], windows: 0, frames: 0 };
         for next in w..(w + LIFT_BLOCKS).min(self.rows.len() as u32) {
@@ -78,11 +78,11 @@ impl Frames {
                 return excess;
             }
             let Some(run) = self.take_run(most.min(BLOCK_PAGES)) else { return excess };
-            if pager.shed(run.slot, run.n).is_err() {
-                self.put_back(run.slot, run.n);
+            if pager.shed(run.frame, run.n).is_err() {
+                self.put_back(run.frame, run.n);
                 return excess;
             }
-            self.moved_out(run.slot, run.n);
+            self.moved_out(run.frame, run.n);
             self.existing.fetch_sub(run.n, Ordering::Relaxed);
         }
     }
@@ -91,11 +91,11 @@ impl Frames {
     /// and writing to them would copy garbage).
     pub fn shed_all_free<P: Pager>(&self, pager: &P) {
         while let Some(run) = self.take_run(BLOCK_PAGES) {
-            if pager.shed(run.slot, run.n).is_err() {
-                self.put_back(run.slot, run.n);
+            if pager.shed(run.frame, run.n).is_err() {
+                self.put_back(run.frame, run.n);
                 return;
             }
-            self.moved_out(run.slot, run.n);
+            self.moved_out(run.frame, run.n);
             self.existing.fetch_sub(run.n, Ordering::Relaxed);
         }
     }

@@ -12,13 +12,13 @@ const BUFFERS: usize = STORE_PER_HOLD as usize;
 
 /// The workbench of one reclaiming thread: codec state and the output buffers. About 32 KiB.
 #[repr(C)]
-pub struct Bench {
+pub struct Workbench {
     scratch: Scratch,
     out: [[u8; RECORD_BYTES_MAX]; BUFFERS],
     yielded_ns: u64,
 }
 
-impl Bench {
+impl Workbench {
     /// Gives up the processor after [`RUN_NS_MAX`] of work: a thread that was woken on it meanwhile
     /// (the program, with its page) must not wait for the end of our slice, which is milliseconds.
     /// Yielding more often would leave reclaim behind a busy handler.
@@ -37,14 +37,14 @@ impl Bench {
 
     /// An empty workbench.
     #[allow(clippy::new_without_default)]
-    pub const fn new() -> Bench {
-        Bench { scratch: Scratch::new(), out: [[0; RECORD_BYTES_MAX]; BUFFERS], yielded_ns: 0 }
+    pub const fn new() -> Workbench {
+        Workbench { scratch: Scratch::new(), out: [[0; RECORD_BYTES_MAX]; BUFFERS], yielded_ns: 0 }
     }
 }
 
-impl core::fmt::Debug for Bench {
+impl core::fmt::Debug for Workbench {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Bench")
+        f.write_str("Workbench")
     }
 }
 
@@ -53,7 +53,7 @@ impl core::fmt::Debug for Bench {
 pub enum Form<'a> {
     /// Every 8-byte word is this one.
     Same(u64),
-    /// A record.
+    /// A record of these bytes.
     Record(Codec, &'a [u8]),
     /// Larger than [`RECORD_BYTES_MAX`]: not worth storing.
     Stuck,
@@ -76,17 +76,22 @@ pub fn untried<'a>(page: &PageBytes) -> Form<'a> {
 }
 
 /// Finds the form of a page; a record is in the buffer of this number.
-pub fn compress<'a>(bench: &'a mut Bench, buffer: usize, setting: Setting, page: &PageBytes) -> Form<'a> {
+pub fn compress<'a>(
+    workbench: &'a mut Workbench,
+    buffer: usize,
+    setting: Setting,
+    page: &PageBytes,
+) -> Form<'a> {
     if let Some(value) = codec::same_filled(page) {
         return Form::Same(value);
     }
     if setting == Setting::None {
         return Form::Stuck;
     }
-    let (scratch, out) = (&mut bench.scratch, &mut bench.out[buffer]);
+    let (scratch, out) = (&mut workbench.scratch, &mut workbench.out[buffer]);
     if setting == Setting::Zstd {
         return match codec::zstd::compress(page, out) {
-            Some(n) => Form::Record(Codec::Zstd, bench.bytes(buffer, n)),
+            Some(n) => Form::Record(Codec::Zstd, workbench.bytes(buffer, n)),
             None => Form::Stuck,
         };
     }
@@ -102,7 +107,7 @@ pub fn compress<'a>(bench: &'a mut Bench, buffer: usize, setting: Setting, page:
         other => other,
     };
     match chosen {
-        Some((codec, n)) => Form::Record(codec, bench.bytes(buffer, n)),
+        Some((codec, n)) => Form::Record(codec, workbench.bytes(buffer, n)),
         None => Form::Stuck,
     }
 }

@@ -9,6 +9,7 @@ use crate::page::table::BlockGuard;
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, count};
 use crate::sync::Ordering;
+use weir_os::sys::Errno;
 
 /// Which of a block's pages lose what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,20 +21,29 @@ pub enum Depth {
     Stored,
 }
 
-/// Discards the pages of `mask`. Returns how many had contents.
-pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth) -> u32 {
+/// What came of a discard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Pages that had contents.
+    pub pages: u32,
+    /// The kernel would not drop a page: it is what it was.
+    pub refused: Option<Errno>,
+}
+
+/// Discards the pages of `mask`.
+pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth) -> Gone {
     let row = core.table.block(block).lock();
     if !core.table.is_touched(block) {
-        return 0;
+        return Gone::default();
     }
-    let (mut resident, mut staged, mut gone) = (0u64, 0u64, 0u32);
+    let (mut resident, mut staged, mut gone, mut refused) = (0u64, 0u64, 0u32, None);
     for i in (0..64).filter(|i| mask >> i & 1 == 1) {
         let page = block.page(i);
         let word = core.table.word(page);
         let found = word.load();
         let state = found.state();
         if found.pinned() && (depth == Depth::All || state != State::Resident) {
-            core.pinned.fetch_sub(1, Ordering::Relaxed);
+            core.census.pinned.fetch_sub(1, Ordering::Relaxed);
         }
         if state == State::Resident {
             resident |= 1 << i;
@@ -55,38 +65,39 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
     if staged != 0
         && let Some(window) = row.window()
     {
-        core.frames.release(window, staged);
+        core.room.frames.release(window, staged);
         core.staged.sub_pages(staged.count_ones());
     }
     if depth == Depth::All && resident != 0 {
-        let n = free_resident(core, &row, resident);
-        row.add_resident(-(n as i32));
+        let freed = free_resident(core, &row, resident);
+        row.add_resident(-(freed.pages as i32));
         row.set_readahead(0);
-        gone += n;
+        gone += freed.pages;
+        refused = freed.refused;
     }
     count(&core.stats.discarded, gone);
-    count(&core.progress, gone);
-    core.count_managed(-i64::from(gone));
-    gone
+    count(&core.room.progress, gone);
+    core.census.count_managed(-i64::from(gone));
+    Gone { pages: gone, refused }
 }
 
 /// Takes the frames from under resident pages: moved out in runs; what cannot move (pinned, not
 /// readable) goes back to the kernel where it is.
-fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> u32 {
+fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> Gone {
     let block = held.block();
-    let moved = match core.frames.take_empty() {
+    let moved = match core.room.frames.take_empty() {
         Some(window) => {
             let plain = mask & !held.readonly();
             let moved = drain_runs(core, held, window, plain, |word| {
                 must(word.try_discard(word.load()));
             });
-            core.frames.put_window(window, moved, 0);
+            core.room.frames.put_window(window, moved, 0);
             moved
         }
         None => 0,
     };
     let mut left = mask & !moved; // pages that are busy, or were dropped behind our back
-    let mut n = moved.count_ones();
+    let mut gone = Gone { pages: moved.count_ones(), refused: None };
     let mut at = 0;
     while let Some((start, len)) = next_run(left, at) {
         left &= !run_mask(start, len);
@@ -96,12 +107,22 @@ fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> 
             let word = core.table.word(page);
             let found = word.load();
             // `drain_runs` may have found a hole and cleared the word already.
-            if found.state() == State::Resident && core.pager.drop_pages(page, 1).is_ok() {
-                must(word.try_discard(found));
-                core.frames.vanished(1);
-                n += 1;
+            if found.state() != State::Resident {
+                continue;
+            }
+            match core.pager.drop_pages(page, 1) {
+                Ok(()) => {
+                    must(word.try_discard(found));
+                    core.room.frames.vanished(1);
+                    gone.pages += 1;
+                }
+                Err(e) => {
+                    gone.refused = Some(e);
+                    // It was counted as gone.
+                    core.census.pinned.fetch_add(found.pinned().into(), Ordering::Relaxed);
+                }
             }
         }
     }
-    n
+    gone
 }

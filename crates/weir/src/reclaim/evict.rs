@@ -23,7 +23,7 @@ pub fn evict_some<P: Pager>(core: &Core<P>) -> bool {
 /// cold from here on, also when no page is doubled at all: nobody else would find them once writing through
 /// has ended.
 pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
-    let Some(s) = &core.swapping else { return 0 };
+    let Some(s) = &core.copies.swapping else { return 0 };
     let mut given = 0;
     for _ in 0..WRITTEN_BLOCKS {
         if given >= want {
@@ -32,7 +32,7 @@ pub fn evict_written<P: Pager>(core: &Core<P>, want: u32) -> u32 {
         let Some(block) = s.cold.pop(&core.table, List::Written) else { break };
         match evict_block(core, block, want - given) {
             Some(n) => given += n,
-            None => core.note_written(block),
+            None => core.copies.note_written(&core.table, &core.stats, block),
         }
     }
     given
@@ -46,7 +46,7 @@ fn evict_block<P: Pager>(core: &Core<P>, block: BlockId, want: u32) -> Option<u3
     for page in (0..BLOCK_PAGES).map(|i| block.page(i)) {
         let found = core.table.word(page).load();
         if given == want && found.doubled() {
-            let s = core.swapping.as_ref()?;
+            let s = core.copies.swapping.as_ref()?;
             s.cold.push_front(&core.table, List::Written, block);
             return Some(given);
         }
@@ -57,7 +57,7 @@ fn evict_block<P: Pager>(core: &Core<P>, block: BlockId, want: u32) -> Option<u3
         }
     }
     if left {
-        core.note_pooled(block);
+        core.copies.note_pooled(&core.table, &core.stats, block);
     }
     Some(given)
 }

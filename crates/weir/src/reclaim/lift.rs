@@ -11,10 +11,11 @@ use super::tally;
 use super::window::Unmapped;
 use crate::config::rules::{Rule, is_on};
 use crate::door::Pager;
+use crate::frames::Frames;
 use crate::limits::{LIFT_BLOCKS, LIFT_SHARE};
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::State;
-use crate::page::table::BlockGuard;
+use crate::page::table::{BlockGuard, PageTable};
 use crate::page::{BlockId, FrameId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
@@ -35,19 +36,19 @@ struct Span<'a> {
 pub fn lift<P: Pager>(core: &Core<P>, held: BlockGuard<'_>) -> Option<Unmapped> {
     let victim = held.block();
     let span = gather(core, held)?;
-    if !core.frames.can_lift() {
+    if !core.room.frames.can_lift() {
         return None; // forbidden since: asked for after the pins, which are let go of later than that
     }
     let first = span.start.block();
     let blocks = PageId(span.end - 1).block().0 - first.0 + 1;
-    tally::frames(core, 1);
-    let window = core.frames.take_empty_lifts(blocks)?;
-    let lifted = timed(core, window.slot(span.start.index()), span.start, span.end - span.start.0);
+    tally::frames(&core.stats, 1);
+    let window = core.room.frames.take_empty_lifts(blocks)?;
+    let lifted = timed(core, window.frame(span.start.index()), span.start, span.end - span.start.0);
     stats::add(&core.stats.unmap_calls, 1);
     if let Err(e) = lifted {
         for w in (window.0..window.0 + blocks).map(WindowId) {
-            lose_if_gone(core, e, w.slot(0));
-            core.frames.put_window(w, 0, 0);
+            lose_if_gone(&core.room.frames, e, w.frame(0));
+            core.room.frames.put_window(w, 0, 0);
         }
         return None;
     }
@@ -55,35 +56,35 @@ pub fn lift<P: Pager>(core: &Core<P>, held: BlockGuard<'_>) -> Option<Unmapped> 
     for held in span.guards.iter().flatten() {
         let block = held.block();
         let window = WindowId(window.0 + (block.0 - first.0));
-        let mut n = stage(core, held, span.start, span.end);
+        let mut n = stage(&core.table, held, span.start, span.end);
         if block == victim {
             n += lift_rest(core, held, window, &span);
         }
         if n == 0 {
-            core.frames.put_window(window, 0, 0);
-            tally::frames(core, 1);
+            core.room.frames.put_window(window, 0, 0);
+            tally::frames(&core.stats, 1);
             continue;
         }
         held.add_resident(-(n as i32));
         held.set_window(Some(window));
         core.staged.add_pages(n);
         core.staged.push(block);
-        tally::queues(core, 1);
+        tally::queues(&core.stats, 1);
         stats::add(&core.stats.blocks_unmapped, 1);
         staged += n;
     }
     count(&core.stats.pages_unmapped, staged);
     let others = (first.0..first.0 + blocks).filter(|b| *b != victim.0).map(BlockId);
     core.resident.went_early(&core.table, others);
-    tally::queues(core, 1);
+    tally::queues(&core.stats, 1);
     drop(span);
     Some(if staged == 0 { Unmapped::Nothing } else { Unmapped::Staged(staged) })
 }
 
 /// The call, and how long it took.
-fn timed<P: Pager>(core: &Core<P>, slot: FrameId, first: PageId, pages: u32) -> Result<(), Errno> {
+fn timed<P: Pager>(core: &Core<P>, frame: FrameId, first: PageId, pages: u32) -> Result<(), Errno> {
     let start = thread::now_ns();
-    let lifted = core.pager.lift(slot, first, pages);
+    let lifted = core.pager.lift(frame, first, pages);
     stats::add(&core.stats.lift_ns, thread::now_ns() - start);
     stats::add(&core.stats.lifts, 1);
     lifted
@@ -103,10 +104,10 @@ fn lift_rest<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, 
             continue;
         }
         stats::add(&core.stats.unmap_calls, 1);
-        match timed(core, window.slot(from), start, len) {
-            Ok(()) => n += stage(core, held, start, end),
+        match timed(core, window.frame(from), start, len) {
+            Ok(()) => n += stage(&core.table, held, start, end),
             Err(e) => {
-                lose_if_gone(core, e, window.slot(from));
+                lose_if_gone(&core.room.frames, e, window.frame(from));
                 break;
             }
         }
@@ -115,19 +116,19 @@ fn lift_rest<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, 
 }
 
 /// After EEXIST something of others may lie at the destination soon: its window is never empty again.
-fn lose_if_gone<P: Pager>(core: &Core<P>, e: Errno, slot: FrameId) {
+fn lose_if_gone(frames: &Frames, e: Errno, frame: FrameId) {
     if e == Errno::EEXIST {
-        core.frames.lose(slot);
+        frames.lose(frame);
     }
 }
 
 /// Stages the resident pages of a block that lie between two pages. Pages that the program dropped
 /// behind our back are holes at their new place too: they read as zeros there.
-fn stage<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, start: PageId, end: u32) -> u32 {
+fn stage(table: &PageTable, held: &BlockGuard<'_>, start: PageId, end: u32) -> u32 {
     let block = held.block();
     let (from, to) = (start.0.max(block.page(0).0), end.min(block.page(0).0 + BLOCK_PAGES));
     let resident = |page: &u32| {
-        let word = core.table.word(PageId(*page));
+        let word = table.word(PageId(*page));
         let found = word.load();
         found.state() == State::Resident && word.try_stage(found).is_ok()
     };
@@ -143,7 +144,7 @@ pub fn blocks_at_once(frames: u32) -> u32 {
 /// blocks and the bound for one call.
 fn gather<'a, P: Pager>(core: &'a Core<P>, held: BlockGuard<'a>) -> Option<Span<'a>> {
     let victim = held.block();
-    let most = if is_on(Rule::LiftNeighbours) { blocks_at_once(core.frames.limit()) } else { 1 };
+    let most = if is_on(Rule::LiftNeighbours) { blocks_at_once(core.room.frames.limit()) } else { 1 };
     let group = victim.0 & !(LIFT_BLOCKS - 1);
     let mut guards: [Option<BlockGuard<'a>>; LIFT_BLOCKS as usize] = Default::default();
     let (from, len) = fullest(movable(core, &held))?;
@@ -180,7 +181,7 @@ fn neighbour<P: Pager>(
         return None;
     }
     let guard = row.try_lock()?;
-    tally::blocks(core, 1);
+    tally::blocks(&core.stats, 1);
     if row.window().is_some() {
         return None;
     }

@@ -4,35 +4,38 @@
 //! free. The background thread calls it until the high mark; a fault without a frame calls it for a
 //! small batch.
 
+pub mod batch;
+pub mod compact;
 pub mod compress;
 pub mod discard;
 pub mod evict;
 mod fate;
-mod held;
 pub mod lift;
+mod place;
 pub mod pool_size;
 pub mod recompress;
-pub mod room;
+mod records;
+pub mod relief;
 pub mod store;
 mod tally;
 pub mod through;
+pub mod tidy;
 pub mod unmap;
 mod window;
-pub mod writeback;
 
 use crate::door::Pager;
 use crate::limits::VICTIMS_TRIED;
 use crate::page::BlockId;
 use crate::shared::Core;
-use compress::Bench;
+use batch::Batch;
+use compress::Workbench;
 use store::{Portion, store_window};
 use unmap::unmap;
 use window::Unmapped;
-use writeback::Out;
 
-/// What one batch achieved.
+/// What one call of [`run_once`] achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct Reclaimed {
     /// Frames freed.
     pub freed: u32,
     /// Pages that reclaim looked at without freeing them.
@@ -53,26 +56,26 @@ pub enum Effort {
 }
 
 /// Frees about `want` frames, or says why it could not.
-pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: Effort) -> Batch {
-    let mut batch = Batch::default();
+pub fn run_once<P: Pager>(core: &Core<P>, workbench: &mut Workbench, want: u32, effort: Effort) -> Reclaimed {
+    let mut done = Reclaimed::default();
     // 1. More frames than the budget allows, because metadata grew: give free ones back.
-    core.frames.shed_excess(&core.pager);
-    core.press();
+    core.room.frames.shed_excess(&core.pager);
+    core.room.note_eviction();
     // 2. Pressure: how much of the second chance there is already. Never all of it when memory is
     //    so small that staged pages are most of what is resident.
     let mark = match effort {
-        Effort::Background => core.staged_mark().max(want),
-        Effort::Own => core.staged_mark().max(want).min(core.staged.pages() + 2 * want),
+        Effort::Background => core.room.staged_mark().max(want),
+        Effort::Own => core.room.staged_mark().max(want).min(core.staged.pages() + 2 * want),
         Effort::Direct => want,
     };
-    let mut out = match effort {
-        Effort::Background => Out::new(core),
-        Effort::Own | Effort::Direct => Out::for_fault(core, effort == Effort::Direct),
+    let mut batch = match effort {
+        Effort::Background => Batch::new(core),
+        Effort::Own | Effort::Direct => Batch::for_fault(core, effort == Effort::Direct),
     };
-    out.relieve_pool(core);
+    relief::relieve_pool(core, &mut batch);
     for _ in 0..VICTIMS_TRIED {
         // A batch for the swap file that has begun is filled up.
-        if batch.freed + out.freed + out.promised() >= want && !out.is_partial() {
+        if done.freed + batch.freed + batch.promised() >= want && !batch.is_partial() {
             break;
         }
         // 3. Victims: unmap until the second chance is long enough. 4. By one
@@ -89,28 +92,28 @@ pub fn run_once<P: Pager>(core: &Core<P>, bench: &mut Bench, want: u32, effort: 
             }
         }
         // 5.-8. The oldest staged block leaves its frames: compress, store, free in order.
-        tally::queues(core, 1);
+        tally::queues(&core.stats, 1);
         let Some(block) = core.staged.pop() else {
-            batch.idle = starved;
+            done.idle = starved;
             break;
         };
-        let most = want.saturating_sub(batch.freed + out.freed).max(out.wants());
+        let most = want.saturating_sub(done.freed + batch.freed).max(batch.wants());
         // While the budget is exceeded nobody is let past: what is outside grows at the program's speed.
-        let polite = effort == Effort::Background && core.frames.existing() <= core.frames.limit();
-        let stored = store_window(core, bench, &mut out, block, Portion { most, polite });
-        batch.freed += stored.freed;
-        batch.kept += stored.given_back;
+        let polite = effort == Effort::Background && core.room.frames.existing() <= core.room.frames.limit();
+        let stored = store_window(core, workbench, &mut batch, block, Portion { most, polite });
+        done.freed += stored.freed;
+        done.kept += stored.given_back;
     }
     // 9. What goes to the swap file: written without any lock held.
-    out.finish(core);
-    batch.freed += out.freed;
-    batch
+    relief::finish(core, &mut batch);
+    done.freed += batch.freed;
+    done
 }
 
 /// Unmaps the next victim that has pages to give.
 fn next_unmapped<P: Pager>(core: &Core<P>) -> Option<BlockId> {
     for _ in 0..VICTIMS_TRIED {
-        tally::queues(core, 1);
+        tally::queues(&core.stats, 1);
         let block = core.resident.next_victim(&core.table)?;
         match unmap(core, block) {
             Unmapped::Staged(_) => return Some(block),

@@ -13,7 +13,7 @@ use crate::sync::Ordering;
 /// Looks at what the program had for itself, if it is time, and does what comes of it. By the background
 /// thread.
 pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
-    let Some(s) = core.swapping.as_ref().filter(|s| s.policy == Policy::Adaptive) else { return };
+    let Some(s) = core.copies.swapping.as_ref().filter(|s| s.policy == Policy::Adaptive) else { return };
     let Ok(mut known) = s.pool_size.try_lock() else { return };
     let (control, last) = &mut *known;
     let elapsed_ns = now_ns.saturating_sub(last.at_ns);
@@ -34,16 +34,16 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
         elapsed_ns,
         own_ns,
         faults,
-        ram: core.frames.limit() / BLOCK_PAGES,
-        owned: core.pool.owned(),
-        limit: core.pool.limit(),
-        most: core.pool_most(),
-        usable: s.usable() && !core.take_pool_needed(),
+        ram: core.room.frames.limit() / BLOCK_PAGES,
+        owned: core.room.pool.owned(),
+        limit: core.room.pool.limit(),
+        most: core.room.pool_most(),
+        usable: s.usable() && !core.room.take_pool_needed(),
         plenty: s.has_plenty(),
     });
-    core.share_pool(size);
-    if core.is_pool_needed() {
-        core.need_pool(); // since the flag was taken
+    core.room.share_pool(&core.ledger, size);
+    if core.room.is_pool_needed() {
+        core.room.need_pool(&core.ledger); // since the flag was taken
     }
     let stats = &core.stats;
     stats::add(&stats.program_ns, own_ns);

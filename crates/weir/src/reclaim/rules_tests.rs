@@ -1,6 +1,6 @@
 //! Rules that mechanism carries out: what each does, and what is done without it ([`crate::config::rules`]).
 
-use super::compress::{Bench, Form, compress};
+use super::compress::{Form, Workbench, compress};
 use super::recompress::work;
 use super::tests::{core, enter, fill_block, lifting_core, store, streamed};
 use super::unmap::unmap;
@@ -18,8 +18,8 @@ use crate::tier::pool::Codec;
 #[test]
 fn without_its_share_nothing_is_staged_ahead_and_without_its_neighbours_a_block_leaves_alone() {
     let core = core();
-    assert!(core.staged_mark() > 0);
-    assert_eq!(without(Rule::StagedShare, || core.staged_mark()), 0);
+    assert!(core.room.staged_mark() > 0);
+    assert_eq!(without(Rule::StagedShare, || core.room.staged_mark()), 0);
     let lifted = || {
         let core = lifting_core();
         (0..4).for_each(|b| fill_block(&core, b, |_, p| p.fill(1)));
@@ -42,13 +42,15 @@ fn without_two_blocks_a_stream_brings_the_one_that_it_enters() {
 #[test]
 fn copies_are_kept_where_they_stay_true_or_always_or_never() {
     let core = core();
-    let kept = |core: &Core<FakePager>| (0..64).filter(|_| core.keeps_copies(64)).count();
+    let kept = |core: &Core<FakePager>| {
+        (0..64).filter(|_| core.copies.keeps_records(&core.room, &core.stats, 64)).count()
+    };
     assert_eq!((kept(&core), without(Rule::KeptRecords, || kept(&core))), (64, 0));
-    (0..10).for_each(|_| core.kept_was(false));
+    (0..10).for_each(|_| core.copies.kept_was(false));
     assert!(kept(&core) < 10);
     assert_eq!(without(Rule::KeptScore, || kept(&core)), 64);
     let swaps = World::budget(8).swap(FakeDisk::new(8 << 20, 512), 8 << 20).core();
-    assert!(swaps.keeps_slots() && !without(Rule::KeptSlots, || swaps.keeps_slots()));
+    assert!(swaps.copies.keeps_slots() && !without(Rule::KeptSlots, || swaps.copies.keeps_slots()));
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn numbers_are_shuffled_or_compressed_as_all_else_is() {
     for (i, word) in page.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&(1_000_000 + i as u64 * 12_345).to_le_bytes());
     }
-    let codec = || match compress(&mut Bench::new(), 0, Setting::Auto, &page) {
+    let codec = || match compress(&mut Workbench::new(), 0, Setting::Auto, &page) {
         Form::Record(codec, _) => Some(codec),
         _ => None,
     };
@@ -70,7 +72,7 @@ fn pages_that_did_not_compress_are_passed_over_or_tried_every_time() {
     // Pages in no order, which go to the swap file twice.
     let untried = || {
         let core = World::budget(8).swap(FakeDisk::new(8 << 20, 512), 8 << 20).core();
-        let mut bench = Bench::new();
+        let mut workbench = Workbench::new();
         for round in 0..2_u64 {
             fill_block(&core, 0, |i, p| {
                 let mut seed = u64::from(i) + 1 + (round << 32);
@@ -81,7 +83,7 @@ fn pages_that_did_not_compress_are_passed_over_or_tried_every_time() {
             });
             unmap(&core, BlockId(0));
             while let Some(block) = core.staged.pop() {
-                store(&core, &mut bench, block);
+                store(&core, &mut workbench, block);
             }
         }
         core.validate(1024).unwrap();

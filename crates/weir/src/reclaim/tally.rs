@@ -6,23 +6,24 @@ use crate::door::Pager;
 use crate::page::BlockId;
 use crate::page::resident::Arrival;
 use crate::shared::Core;
+use crate::stats::Stats;
 
 /// Locks of blocks.
-pub fn blocks<P: Pager>(core: &Core<P>, n: u32) {
-    core.stats.out_block_locks().count(n);
+pub fn blocks(stats: &Stats, n: u32) {
+    stats.out_block_locks().count(n);
 }
 
 /// Holds of the frames' lock.
-pub fn frames<P: Pager>(core: &Core<P>, n: u32) {
-    core.stats.out_frame_locks().count(n);
+pub fn frames(stats: &Stats, n: u32) {
+    stats.out_frame_locks().count(n);
 }
 
 /// Holds of a queue's lock.
-pub fn queues<P: Pager>(core: &Core<P>, n: u32) {
-    core.stats.out_queue_locks().count(n);
+pub fn queues(stats: &Stats, n: u32) {
+    stats.out_queue_locks().count(n);
 }
 
 /// Some of the block stayed: it waits for another turn.
 pub fn stayed<P: Pager>(core: &Core<P>, block: BlockId) {
-    queues(core, core.resident.note_arrived(&core.table, block, Arrival::Stayed).into());
+    queues(&core.stats, core.resident.note_arrived(&core.table, block, Arrival::Stayed).into());
 }

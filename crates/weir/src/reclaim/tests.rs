@@ -1,11 +1,12 @@
 //! Unmap, store and discard on a fake pager, one behaviour at a time.
 
-use super::compress::Bench;
+use super::batch::Batch;
+use super::compress::Workbench;
 use super::discard::{Depth, discard};
+use super::relief;
 use super::store::{Portion, Stored, store_window};
 use super::unmap::unmap;
 use super::window::Unmapped;
-use super::writeback::Out;
 use crate::demand::Demand;
 use crate::door::Pager;
 use crate::fault::{self, Outcome, Request, Strides};
@@ -29,7 +30,7 @@ fn core_with(mib: u64, lifts: bool) -> Core<FakePager> {
     let core = World::budget(mib).lifts(lifts).core();
     // As after the first eviction: while memory is plentiful, readahead touches blocks that a test does not
     // name.
-    core.pressed.store(true, Ordering::Relaxed);
+    core.room.evicted.store(true, Ordering::Relaxed);
     core
 }
 
@@ -45,10 +46,10 @@ pub(super) fn fill_block(core: &Core<FakePager>, block: u32, f: impl Fn(u32, &mu
     }
 }
 
-pub(super) fn store(core: &Core<FakePager>, bench: &mut Bench, block: BlockId) -> Stored {
-    let mut out = Out::new(core);
-    let stored = store_window(core, bench, &mut out, block, Portion { most: u32::MAX, polite: false });
-    out.finish(core);
+pub(super) fn store(core: &Core<FakePager>, workbench: &mut Workbench, block: BlockId) -> Stored {
+    let mut batch = Batch::new(core);
+    let stored = store_window(core, workbench, &mut batch, block, Portion { most: u32::MAX, polite: false });
+    relief::finish(core, &mut batch);
     stored
 }
 
@@ -58,11 +59,11 @@ fn text(i: u32, p: &mut [u8; 4096]) {
 
 #[test]
 fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     fill_block(&core, 0, text);
     assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(64));
     assert_eq!(core.stats.unmap_calls.load(Ordering::Relaxed), 1);
-    let out = store(&core, &mut bench, core.staged.pop().unwrap());
+    let out = store(&core, &mut workbench, core.staged.pop().unwrap());
     assert_eq!((out.freed, out.given_back), (64, 0));
     let census = core.validate(1024).unwrap();
     assert_eq!(census.pooled, 64);
@@ -75,7 +76,7 @@ fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash
     }
     let compressed = core.stats.pool_out().get();
     unmap(&core, BlockId(0));
-    store(&core, &mut bench, core.staged.pop().unwrap());
+    store(&core, &mut workbench, core.staged.pop().unwrap());
     let clean = core.stats.out_clean().get();
     assert!(clean > 32, "{clean} pages were found unchanged");
     assert_eq!(core.stats.pool_out().get() - compressed, 64 - clean);
@@ -84,16 +85,16 @@ fn a_block_goes_out_in_one_call_and_comes_back_unchanged_for_the_price_of_a_hash
 
 #[test]
 fn a_changed_page_is_compressed_again_and_its_old_record_freed() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     fill_block(&core, 0, text);
     unmap(&core, BlockId(0));
-    store(&core, &mut bench, core.staged.pop().unwrap());
+    store(&core, &mut workbench, core.staged.pop().unwrap());
     for i in 0..64 {
         let _ = fault::resolve(&core, &Strides::default(), PageId(i), 1);
     }
     core.pager.write(PageId(40), |p| p[4000] ^= 1);
     unmap(&core, BlockId(0));
-    store(&core, &mut bench, core.staged.pop().unwrap());
+    store(&core, &mut workbench, core.staged.pop().unwrap());
     core.validate(1024).unwrap();
     fault::resolve(&core, &Strides::default(), PageId(40), 1);
     let mut want = [0; 4096];
@@ -104,11 +105,11 @@ fn a_changed_page_is_compressed_again_and_its_old_record_freed() {
 
 #[test]
 fn a_page_that_goes_out_unchanged_keeps_its_hash_and_is_known_when_it_changes_later() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     fill_block(&core, 0, text);
     let mut round_trip = |change: &dyn Fn(u32)| {
         unmap(&core, BlockId(0));
-        store(&core, &mut bench, core.staged.pop().unwrap());
+        store(&core, &mut workbench, core.staged.pop().unwrap());
         let hashed = |i: &u32| core.table.word(PageId(*i)).load().hashed();
         let hashes: Vec<(u32, u64)> =
             (0..64).filter(hashed).map(|i| (i, core.table.aux(PageId(i)))).collect();
@@ -139,23 +140,23 @@ fn a_page_that_goes_out_unchanged_keeps_its_hash_and_is_known_when_it_changes_la
 fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_those_if_there_is_no_other_way()
  {
     let asked = |processors: u32, free: usize, busy: bool| {
-        let (mut core, mut bench) = (core_with(64, false), Bench::new());
-        core.demand = Demand::with_processors(processors);
+        let (mut core, mut workbench) = (core_with(64, false), Workbench::new());
+        core.room.demand = Demand::with_processors(processors);
         (0..16).for_each(|b| fill_block(&core, b, text));
         unmap(&core, BlockId(3));
-        store(&core, &mut bench, core.staged.pop().unwrap());
-        while core.frames.credit() > 0 {
-            core.frames.grow(&core.pager).unwrap();
+        store(&core, &mut workbench, core.staged.pop().unwrap());
+        while core.room.frames.credit() > 0 {
+            core.room.frames.grow(&core.pager).unwrap();
         }
         // Of what is free every second frame is in somebody's hand, and then most of the others.
-        let held: Vec<_> = core::iter::from_fn(|| core.frames.take_run(1)).collect();
-        let even = held.iter().filter(|run| run.slot.0 % 2 == 0).take(free);
-        even.for_each(|run| core.frames.put_back(run.slot, 1));
-        assert!(core.frames.free() as usize == free && !core.frames.has_whole_window());
+        let held: Vec<_> = core::iter::from_fn(|| core.room.frames.take_run(1)).collect();
+        let even = held.iter().filter(|run| run.frame.0 % 2 == 0).take(free);
+        even.for_each(|run| core.room.frames.put_back(run.frame, 1));
+        assert!(core.room.frames.free() as usize == free && !core.room.frames.has_whole_window());
         // What it wants is most of a block, as of a stream.
         core.table.block(BlockId(3)).set_access(Access::Sequential);
         if busy {
-            (0..1000).for_each(|n| core.demand.note_faulter((n as usize % 8) << 12, n));
+            (0..1000).for_each(|n| core.room.demand.note_faulter((n as usize % 8) << 12, n));
         }
         let mut request = Request::default();
         let first = fault::resolve_load(&core, &Strides::default(), BlockId(3).page(0), 1, &mut request);
@@ -177,13 +178,13 @@ fn a_stream_makes_room_for_a_block_rather_than_take_frames_in_pieces_but_takes_t
 #[test]
 fn a_stream_that_finds_its_block_staged_needs_no_room() {
     let mut core = core_with(64, false);
-    core.demand = Demand::with_processors(2);
+    core.room.demand = Demand::with_processors(2);
     (0..4).for_each(|b| fill_block(&core, b, text));
     unmap(&core, BlockId(3));
-    while core.frames.credit() > 0 {
-        core.frames.grow(&core.pager).unwrap();
+    while core.room.frames.credit() > 0 {
+        core.room.frames.grow(&core.pager).unwrap();
     }
-    let _held: Vec<_> = core::iter::from_fn(|| core.frames.take_run(1)).collect();
+    let _held: Vec<_> = core::iter::from_fn(|| core.room.frames.take_run(1)).collect();
     core.table.block(BlockId(3)).set_access(Access::Sequential);
     let got = fault::resolve_load(&core, &Strides::default(), BlockId(3).page(0), 1, &mut Request::default());
     assert!(matches!(got, Outcome::Installed(_)), "{got:?}");
@@ -191,12 +192,12 @@ fn a_stream_that_finds_its_block_staged_needs_no_room() {
 
 #[test]
 fn same_filled_pages_take_no_room_at_all() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     fill_block(&core, 1, |i, p| p.fill(i as u8));
     unmap(&core, BlockId(1));
-    store(&core, &mut bench, core.staged.pop().unwrap());
+    store(&core, &mut workbench, core.staged.pop().unwrap());
     assert_eq!(core.validate(1024).unwrap().same, 64);
-    assert_eq!(core.pool.owned(), 0);
+    assert_eq!(core.room.pool.owned(), 0);
     fault::resolve(&core, &Strides::default(), BlockId(1).page(9), 1);
     assert_eq!(core.pager.read(BlockId(1).page(9)).unwrap(), [9; 4096]);
 }
@@ -216,7 +217,7 @@ fn staged_pages_are_taken_back_without_expanding() {
 
 #[test]
 fn incompressible_pages_are_given_back_and_left_alone_for_a_while() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     let mut x = 88172645463325252u64;
     let noise: Vec<u8> = (0..64 * 4096)
         .map(|_| {
@@ -228,7 +229,7 @@ fn incompressible_pages_are_given_back_and_left_alone_for_a_while() {
         .collect();
     fill_block(&core, 3, |i, p| p.copy_from_slice(&noise[i as usize * 4096..][..4096]));
     unmap(&core, BlockId(3));
-    let out = store(&core, &mut bench, core.staged.pop().unwrap());
+    let out = store(&core, &mut workbench, core.staged.pop().unwrap());
     assert_eq!((out.freed, out.given_back), (0, 64));
     assert!(core.stats.out_stuck.load(Ordering::Relaxed) <= 8, "the rest was given back untried");
     assert_eq!(unmap(&core, BlockId(3)), Unmapped::Nothing, "it rests");
@@ -261,7 +262,7 @@ fn eagain_is_asked_again_and_a_refusal_leaves_the_page() {
 
 #[test]
 fn scattered_pages_of_neighbours_are_lifted_by_one_call_and_come_back() {
-    let (core, mut bench) = (lifting_core(), Bench::new());
+    let (core, mut workbench) = (lifting_core(), Workbench::new());
     (0..10).for_each(|b| fill_block(&core, b, text));
     for page in (0..640).filter(|p| p % 5 == 0) {
         discard(&core, PageId(page).block(), 1 << (page % 64), Depth::All);
@@ -274,7 +275,7 @@ fn scattered_pages_of_neighbours_are_lifted_by_one_call_and_come_back() {
     assert!(matches!(fault::resolve(&core, &Strides::default(), PageId(7), 1), Outcome::Installed(_)));
     core.validate(1024).unwrap();
     while let Some(block) = core.staged.pop() {
-        store(&core, &mut bench, block);
+        store(&core, &mut workbench, block);
     }
     core.validate(1024).unwrap();
     for page in [7, 8, 5, 511] {
@@ -320,7 +321,7 @@ fn pages_can_be_unmapped_one_by_one_by_the_same_code() {
 #[test]
 fn pages_can_be_stored_one_by_one_by_the_same_code_for_more_locks() {
     let locks = |batch: u32| {
-        let (mut core, mut bench) = (core(), Bench::new());
+        let (mut core, mut workbench) = (core(), Workbench::new());
         core.store_batch = batch;
         fill_block(&core, 0, text);
         unmap(&core, BlockId(0));
@@ -329,7 +330,7 @@ fn pages_can_be_stored_one_by_one_by_the_same_code_for_more_locks() {
             [s.out_block_locks().get(), s.out_pool_locks().get(), s.out_frame_locks().get()]
         };
         let before = taken();
-        assert_eq!(store(&core, &mut bench, core.staged.pop().unwrap()).freed, 64);
+        assert_eq!(store(&core, &mut workbench, core.staged.pop().unwrap()).freed, 64);
         assert_eq!(core.validate(1024).unwrap().pooled, 64);
         for i in 0..64 {
             fault::resolve(&core, &Strides::default(), PageId(i), 1);
@@ -351,8 +352,8 @@ fn pages_can_be_stored_one_by_one_by_the_same_code_for_more_locks() {
 fn once_the_kernel_may_use_pages_behind_our_back_none_is_lifted() {
     let core = lifting_core();
     (0..4).for_each(|b| fill_block(&core, b, text));
-    core.frames.forbid_lifts();
-    assert!(!core.frames.can_lift());
+    core.room.frames.forbid_lifts();
+    assert!(!core.room.frames.can_lift());
     // A pinned page stays, which only a move finds out.
     core.pager.set_busy(BlockId(1).page(5), true);
     assert_eq!(unmap(&core, BlockId(1)), Unmapped::Staged(63), "one block, and not its neighbours");
@@ -391,10 +392,10 @@ fn after_a_lift_that_lost_its_windows_nothing_is_lifted_into_them_again() {
     let lost = core.table.block(BlockId(12)).window().unwrap();
     discard(&core, BlockId(12), u64::MAX, Depth::All);
     while let Some(block) = core.staged.pop() {
-        store(&core, &mut Bench::new(), block);
+        store(&core, &mut Workbench::new(), block);
     }
-    while core.frames.shed_windows(&core.pager, u32::MAX, 1) > 0 {}
-    while let Some(w) = core.frames.take_empty_lifts(1) {
+    while core.room.frames.shed_windows(&core.pager, u32::MAX, 1) > 0 {}
+    while let Some(w) = core.room.frames.take_empty_lifts(1) {
         assert!(w != lost && w.0 >= lifts + 7, "{w:?} was lost");
     }
 }
@@ -420,11 +421,11 @@ fn a_single_staged_page_is_copied_back_while_single_pages_are_wanted() {
     let core = lifting_core();
     fill_block(&core, 0, text);
     assert_eq!(unmap(&core, BlockId(0)), Unmapped::Staged(64));
-    (0..64).for_each(|_| core.demand.note(1));
+    (0..64).for_each(|_| core.room.demand.note(1));
     core.table.block(BlockId(0)).set_readahead(0);
-    let slot = core.table.block(BlockId(0)).window().unwrap().slot(9);
+    let frame = core.table.block(BlockId(0)).window().unwrap().frame(9);
     assert!(matches!(fault::resolve(&core, &Strides::default(), PageId(9), 1), Outcome::Installed(_)));
-    assert!(core.pager.has_frame(slot), "its old frame is still there, free");
+    assert!(core.pager.has_frame(frame), "its old frame is still there, free");
     assert_eq!(core.staged.pages(), 63);
     let mut want = [0; 4096];
     text(9, &mut want);
@@ -434,32 +435,32 @@ fn a_single_staged_page_is_copied_back_while_single_pages_are_wanted() {
 
 #[test]
 fn discarding_gives_frames_records_and_staged_frames_back() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     for b in 0..3 {
         fill_block(&core, b, text);
     }
     unmap(&core, BlockId(0));
-    store(&core, &mut bench, core.staged.pop().unwrap());
+    store(&core, &mut workbench, core.staged.pop().unwrap());
     unmap(&core, BlockId(1));
     for b in 0..3 {
-        assert_eq!(discard(&core, BlockId(b), u64::MAX, Depth::All), 64);
+        assert_eq!(discard(&core, BlockId(b), u64::MAX, Depth::All).pages, 64);
     }
     let census = core.validate(1024).unwrap();
-    assert_eq!(census, crate::shared::Census::default());
-    assert_eq!(core.pool.owned(), 0);
+    assert_eq!(census, crate::shared::census::Counted::default());
+    assert_eq!(core.room.pool.owned(), 0);
     // The window of block 1 is still queued, with nothing in it.
-    let out = store(&core, &mut bench, core.staged.pop().unwrap());
+    let out = store(&core, &mut workbench, core.staged.pop().unwrap());
     assert_eq!((out.freed, out.given_back), (0, 0));
-    assert_eq!(core.frames.free(), core.frames.existing());
+    assert_eq!(core.room.frames.free(), core.room.frames.existing());
     core.validate(1024).unwrap();
 }
 
 #[test]
 fn a_damaged_record_is_reported_and_not_mapped() {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     fill_block(&core, 0, text);
     unmap(&core, BlockId(0));
-    store(&core, &mut bench, core.staged.pop().unwrap());
+    store(&core, &mut workbench, core.staged.pop().unwrap());
     let h = core.table.word(PageId(20)).load().handle().unwrap();
     crate::door::with_bytes(&core.pager, (h.0 as usize) << 4, 8, |b| b[6] ^= 0xff);
     assert_eq!(fault::resolve(&core, &Strides::default(), PageId(20), 1), Outcome::Lost);
@@ -480,44 +481,48 @@ fn a_fault_outside_every_mapping_is_foreign() {
 #[test]
 fn frames_beyond_a_limit_that_fell_are_left_alone_by_faults_and_go_back_as_they_become_free() {
     let core = core();
-    while core.frames.grow(&core.pager).unwrap() > 0 {}
-    let (exist, free) = (core.frames.existing(), core.frames.free());
-    assert_eq!((exist, free, core.available()), (core.frames.limit(), exist, exist));
+    while core.room.frames.grow(&core.pager).unwrap() > 0 {}
+    let (exist, free) = (core.room.frames.existing(), core.room.frames.free());
+    assert_eq!((exist, free, core.room.available()), (core.room.frames.limit(), exist, exist));
     // All but a hundred are in use when metadata takes the room of a hundred.
     let taken: Vec<_> = core::iter::from_fn(|| {
-        let wanted = (core.frames.free() - 100).min(64);
-        if wanted > 0 { core.frames.take_run(wanted) } else { None }
+        let wanted = (core.room.frames.free() - 100).min(64);
+        if wanted > 0 { core.room.frames.take_run(wanted) } else { None }
     })
     .collect();
     core.charge_rows(100 * 4096);
-    assert_eq!(exist - core.frames.limit(), 100);
+    assert_eq!(exist - core.room.frames.limit(), 100);
     let stay = crate::limits::KEPT_FOR_POOL;
-    assert_eq!((core.frames.free(), exist - core.frames.existing()), (stay, 100 - stay), "most went at once");
-    assert_eq!(core.available(), 0, "the others are not for faults");
+    assert_eq!(
+        (core.room.frames.free(), exist - core.room.frames.existing()),
+        (stay, 100 - stay),
+        "most went at once"
+    );
+    assert_eq!(core.room.available(), 0, "the others are not for faults");
     for run in &taken[..2] {
-        core.frames.put_back(run.slot, run.n);
+        core.room.frames.put_back(run.frame, run.n);
     }
-    assert_eq!(core.available(), 128);
-    core.frames.shed_excess(&core.pager);
-    assert_eq!((core.frames.existing(), core.available()), (core.frames.limit(), 128));
-    assert_eq!(core.frames.free(), 128);
+    assert_eq!(core.room.available(), 128);
+    core.room.frames.shed_excess(&core.pager);
+    assert_eq!((core.room.frames.existing(), core.room.available()), (core.room.frames.limit(), 128));
+    assert_eq!(core.room.frames.free(), 128);
 }
 
 #[test]
 fn pages_can_leave_for_a_pool_that_has_no_window_yet_when_metadata_takes_all_the_room() {
-    let (core, mut bench) = (core_with(6, false), Bench::new());
+    let (core, mut workbench) = (core_with(6, false), Workbench::new());
     let mut filled = 0;
-    while filled < 16 && core.available() > 200 {
+    while filled < 16 && core.room.available() > 200 {
         fill_block(&core, filled, text);
         filled += 1;
     }
-    assert_eq!(core.pool.owned(), 0);
-    core.charge_rows(i64::from(core.frames.limit() / 4) * 4096);
-    assert!(core.frames.existing() > core.frames.limit() && core.available() == 0);
-    while core.available() == 0 {
-        assert!(super::run_once(&core, &mut bench, 64, super::Effort::Direct).freed > 0);
+    assert_eq!(core.room.pool.owned(), 0);
+    core.charge_rows(i64::from(core.room.frames.limit() / 4) * 4096);
+    assert!(core.room.frames.existing() > core.room.frames.limit() && core.room.available() == 0);
+    while core.room.available() == 0 {
+        assert!(super::run_once(&core, &mut workbench, 64, super::Effort::Direct).freed > 0);
     }
-    assert!(core.frames.shed_excess(&core.pager) <= crate::limits::KEPT_FOR_POOL);
+    assert!(core.room.frames.shed_excess(&core.pager) <= crate::limits::KEPT_FOR_POOL);
     let census = core.validate(1024).unwrap();
     assert!(census.pooled > 0 && census.resident + census.staged + census.pooled == u64::from(filled) * 64);
 }
@@ -526,7 +531,7 @@ fn pages_can_leave_for_a_pool_that_has_no_window_yet_when_metadata_takes_all_the
 fn the_limit_is_that_of_all_that_was_charged_however_many_charge_at_once() {
     for _ in 0..50 {
         let core = core();
-        let before = core.frames.limit();
+        let before = core.room.frames.limit();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..64).for_each(|_| core.charge_rows(64)));
@@ -534,20 +539,20 @@ fn the_limit_is_that_of_all_that_was_charged_however_many_charge_at_once() {
         });
         let charged = core.resident_bytes() - self::core().resident_bytes();
         assert!(charged > 0);
-        assert_eq!(before - core.frames.limit(), (charged as u32).div_ceil(4096), "{charged} bytes");
+        assert_eq!(before - core.room.frames.limit(), (charged as u32).div_ceil(4096), "{charged} bytes");
     }
 }
 
 /// Blocks 0 to 3 are in the pool, and a stream enters block 0 or 1: whole windows are free.
 pub(super) fn streamed() -> Core<FakePager> {
-    let (core, mut bench) = (core(), Bench::new());
+    let (core, mut workbench) = (core(), Workbench::new());
     (0..4).for_each(|b| fill_block(&core, b, text));
     for b in 0..4 {
         unmap(&core, BlockId(b));
-        store(&core, &mut bench, core.staged.pop().unwrap());
+        store(&core, &mut workbench, core.staged.pop().unwrap());
         core.table.block(BlockId(b)).set_access(Access::Sequential);
     }
-    while core.frames.free() < 8 * 64 && core.frames.grow(&core.pager).unwrap() > 0 {}
+    while core.room.frames.free() < 8 * 64 && core.room.frames.grow(&core.pager).unwrap() > 0 {}
     core
 }
 
@@ -571,16 +576,16 @@ fn a_stream_takes_the_next_block_along_by_the_same_move_and_keeps_its_records() 
     let (outcome, first, second) = enter(&core, 0);
     assert!(matches!(outcome, Outcome::Installed(Some(_))), "{outcome:?}");
     assert_eq!((first, second), (64, 64));
-    assert!(core.kept() > 64, "{} of 128 keep their records", core.kept());
+    assert!(core.copies.kept() > 64, "{} of 128 keep their records", core.copies.kept());
     assert_eq!(core.table.block(BlockId(1)).resident(), 64);
     // They go out again for the price of a hash, both.
-    let mut bench = Bench::new();
-    let kept = core.kept();
+    let mut workbench = Workbench::new();
+    let kept = core.copies.kept();
     for b in 0..2 {
         unmap(&core, BlockId(b));
-        store(&core, &mut bench, core.staged.pop().unwrap());
+        store(&core, &mut workbench, core.staged.pop().unwrap());
     }
-    assert_eq!((core.stats.out_clean().get(), core.kept()), (kept, 0));
+    assert_eq!((core.stats.out_clean().get(), core.copies.kept()), (kept, 0));
     core.validate(1024).unwrap();
 }
 
@@ -622,7 +627,7 @@ fn a_next_block_that_is_not_whole_in_the_pool_or_busy_or_elsewhere_stays_where_i
     fill_block(&core, last.0, text);
     unmap(&core, last);
     while let Some(block) = core.staged.pop() {
-        store(&core, &mut Bench::new(), block);
+        store(&core, &mut Workbench::new(), block);
     }
     core.table.block(last).set_access(Access::Sequential);
     assert!(matches!(fault::resolve(&core, &Strides::default(), last.page(0), 1), Outcome::Installed(_)));
@@ -638,14 +643,14 @@ fn two_blocks_of_which_a_page_is_damaged_or_cannot_be_mapped_come_as_far_as_it()
     };
     let come = |page: u32, damaged: bool| {
         let core = streamed();
-        let frames = core.frames.existing();
+        let frames = core.room.frames.existing();
         if damaged {
             damage(&core, page)
         } else {
             assert_eq!(core.pager.zero(PageId(page)).pages, 1)
         }
         let outcome = fault::resolve(&core, &Strides::default(), PageId(0), 1);
-        assert_eq!(core.frames.existing(), frames, "none is lost");
+        assert_eq!(core.room.frames.existing(), frames, "none is lost");
         let there = |b| {
             core.table.in_state(&core.table.block(BlockId(b)).lock(), u64::MAX, State::Resident).count_ones()
         };

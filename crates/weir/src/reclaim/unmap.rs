@@ -7,7 +7,7 @@ use crate::config::UNMAP_BATCH_MAX;
 use crate::door::Pager;
 use crate::page::id::{BLOCK_PAGES, next_run, run_mask};
 use crate::page::state::{PageWord, State, Word, must};
-use crate::page::table::BlockGuard;
+use crate::page::table::{BlockGuard, PageTable};
 use crate::page::{BlockId, PageId, WindowId};
 use crate::shared::{Core, count};
 use crate::stats;
@@ -18,21 +18,21 @@ use weir_os::sys::Errno;
 pub fn unmap<P: Pager>(core: &Core<P>, block: BlockId) -> Unmapped {
     let row = core.table.block(block);
     let guard = row.lock();
-    tally::blocks(core, 1);
+    tally::blocks(&core.stats, 1);
     if row.window().is_some() || row.spend_rest() {
         // Still has staged pages from last time, or did not compress then: another turn.
         drop(guard);
         tally::stayed(core, block);
         return Unmapped::Nothing;
     }
-    if core.frames.can_lift() && core.unmap_batch >= UNMAP_BATCH_MAX.into() {
+    if core.room.frames.can_lift() && core.unmap_batch >= UNMAP_BATCH_MAX.into() {
         if let Some(done) = lift(core, guard) {
             if row.resident() > 0 {
                 tally::stayed(core, block);
             }
             return done;
         }
-        tally::blocks(core, 1);
+        tally::blocks(&core.stats, 1);
         return move_out(core, row.lock(), u64::MAX);
     }
     move_out(core, guard, u64::MAX)
@@ -51,9 +51,9 @@ fn move_out<P: Pager>(core: &Core<P>, row: BlockGuard<'_>, allowed: u64) -> Unma
         tally::stayed(core, block);
         return Unmapped::Nothing;
     }
-    let mask = movable(core, &row, allowed & row.valid() & !row.fixed() & !core.in_use(&row));
-    let window = if mask == Leaving::default() { None } else { core.frames.take_empty() };
-    tally::frames(core, (mask != Leaving::default()).into());
+    let mask = movable(&core.table, &row, allowed & row.valid() & !row.fixed() & !core.in_use(&row));
+    let window = if mask == Leaving::default() { None } else { core.room.frames.take_empty() };
+    tally::frames(&core.stats, (mask != Leaving::default()).into());
     let Some(window) = window else {
         let left = row.resident();
         drop(row);
@@ -71,14 +71,14 @@ fn move_out<P: Pager>(core: &Core<P>, row: BlockGuard<'_>, allowed: u64) -> Unma
     row.add_resident(-(n as i32));
     count(&core.stats.pages_unmapped, n);
     if n == 0 {
-        core.frames.put_window(window, 0, 0);
-        tally::frames(core, 1);
+        core.room.frames.put_window(window, 0, 0);
+        tally::frames(&core.stats, 1);
     } else {
         stats::add(&core.stats.blocks_unmapped, 1);
         row.set_window(Some(window));
         core.staged.add_pages(n);
         core.staged.push(block);
-        tally::queues(core, 1);
+        tally::queues(&core.stats, 1);
     }
     let left = row.resident();
     drop(row);
@@ -99,10 +99,10 @@ pub struct Leaving {
 }
 
 /// Sorts the pages of `allowed`, without those locked in memory.
-fn movable<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, allowed: u64) -> Leaving {
+fn movable(table: &PageTable, held: &BlockGuard<'_>, allowed: u64) -> Leaving {
     let (mut resident, mut pinned) = (0u64, 0u64);
     for i in 0..64 {
-        let w = core.table.word(held.block().page(i)).load();
+        let w = table.word(held.block().page(i)).load();
         if w.pinned() {
             pinned |= 1 << i;
         } else if w.state() == State::Resident {
@@ -112,9 +112,9 @@ fn movable<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, allowed: u64) -> Lea
     leaving(resident & allowed, allowed & !pinned, held.readonly())
 }
 
-fn resident_of<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>) -> u64 {
+fn resident_of(table: &PageTable, held: &BlockGuard<'_>) -> u64 {
     let block = held.block();
-    let resident = |i: &u32| core.table.word(block.page(*i)).load().state() == State::Resident;
+    let resident = |i: &u32| table.word(block.page(*i)).load().state() == State::Resident;
     (0..64).filter(resident).fold(0, |m, i| m | 1 << i)
 }
 
@@ -141,11 +141,11 @@ pub fn drain_runs<P: Pager>(
     const RETRIES: u32 = 10_000;
     let block = held.block();
     let whole = core.pager.sweeps_holes() && core.unmap_batch >= BLOCK_PAGES;
-    let mask = if whole { mask } else { mask & resident_of(core, held) };
+    let mask = if whole { mask } else { mask & resident_of(&core.table, held) };
     let (mut gone, mut at, mut tries) = (0u64, 0, 0);
     while let Some((start, len)) = next_run(mask, at) {
         let len = len.min(core.unmap_batch);
-        let (d, arrived) = core.pager.drain(window.slot(start), block.page(start), len);
+        let (d, arrived) = core.pager.drain(window.frame(start), block.page(start), len);
         stats::add(&core.stats.unmap_calls, 1);
         for i in start..start + d.pages {
             let word = core.table.word(block.page(i));
@@ -153,7 +153,7 @@ pub fn drain_runs<P: Pager>(
                 continue; // a hole, as it should be
             }
             if arrived >> (i - start) & 1 == 0 {
-                core.pager.settle_slot(window.slot(i));
+                core.pager.settle_frame(window.frame(i));
             }
             moved(word);
             gone |= 1 << i;
@@ -192,7 +192,7 @@ pub fn drain_copies<P: Pager>(
     let (block, mut gone) = (held.block(), 0);
     for i in (0..64).filter(|i| mask >> i & 1 == 1) {
         stats::add(&core.stats.unmap_calls, 1);
-        if core.pager.drain_readonly(window.slot(i), block.page(i)).pages == 1 {
+        if core.pager.drain_readonly(window.frame(i), block.page(i)).pages == 1 {
             moved(core.table.word(block.page(i)));
             gone |= 1 << i;
         }
@@ -206,10 +206,10 @@ fn dropped_behind_our_back<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page
     let found: Word = word.load();
     if found.state() == State::Resident && word.try_discard(found).is_ok() {
         held.add_resident(-1);
-        core.frames.vanished(1);
-        core.count_managed(-1);
+        core.room.frames.vanished(1);
+        core.census.count_managed(-1);
         if found.pinned() {
-            core.pinned.fetch_sub(1, Ordering::Relaxed);
+            core.census.pinned.fetch_sub(1, Ordering::Relaxed);
         }
         core.free_copy(held, page, found);
     }

@@ -1,12 +1,12 @@
 //! The window of a block's staged pages: how the block came to it, what is still in it, and its end.
 
 use super::tally;
-use crate::door::Pager;
 use crate::page::WindowId;
 use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
-use crate::page::table::BlockGuard;
-use crate::shared::Core;
+use crate::page::table::{BlockGuard, PageTable};
+use crate::shared::room::Room;
+use crate::stats::Stats;
 
 /// How the pages of a block went there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub enum Unmapped {
 }
 
 /// All pages have left their window.
-pub fn end_window<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, window: WindowId, stuck: bool) {
+pub fn end_window(room: &Room, stats: &Stats, held: &BlockGuard<'_>, window: WindowId, stuck: bool) {
     held.set_window(None);
     held.set_rest(stuck);
-    core.frames.put_window(window, 0, 0);
-    tally::frames(core, 1);
+    room.frames.put_window(window, 0, 0);
+    tally::frames(stats, 1);
 }
 
 /// The staged pages of a block from index `at` on.
-pub fn staged_from<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, at: u32) -> u64 {
-    core.table.in_state(held, run_mask(at, BLOCK_PAGES - at), State::Staged)
+pub fn staged_from(table: &PageTable, held: &BlockGuard<'_>, at: u32) -> u64 {
+    table.in_state(held, run_mask(at, BLOCK_PAGES - at), State::Staged)
 }

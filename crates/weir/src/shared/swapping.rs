@@ -1,8 +1,8 @@
-//! The swap file as the engine uses it: desks for reading, writers, caches of slots, and the word that faults
+//! The swap file as the engine uses it: readers, writers, caches of slots, and the word that faults
 //! wait on while somebody else reads their page.
 //!
-//! Whoever sits at a reading desk or has a writer has a number of his own, the tag in the words of the pages
-//! that he reads or writes. All locks here are leaves, but for desks and writers, which are held over I/O:
+//! Whoever has a reader or a writer has a number of his own, the tag in the words of the pages
+//! that he reads or writes. All locks here are leaves, but for readers and writers, which are held over I/O:
 //! they are only ever tried while a block is locked.
 
 use crate::config::Policy;
@@ -24,14 +24,14 @@ use weir_os::sys::Errno;
 use weir_os::thread;
 
 /// Threads that can read at the same moment.
-const DESKS: u8 = 24;
+const READERS: u8 = 24;
 /// Threads that can write at the same moment.
 const WRITERS: u8 = 4;
 /// The tag of whoever moves records.
-const MOVER: u8 = DESKS + WRITERS + 1;
+const MOVER: u8 = READERS + WRITERS + 1;
 /// Caches of slots for those who free them.
 const CACHES: usize = 8;
-/// Bytes that a desk reads at once.
+/// Bytes that a reader reads at once.
 const SCRATCH_BYTES: usize = 128 << 10;
 /// A batch with so many bytes is full: what a disk takes well in one request.
 pub const BATCH_BYTES: usize = 256 << 10;
@@ -42,7 +42,7 @@ pub const BATCH_PAGES: u32 = 256;
 const PRESS_BYTES: usize = 272 << 10;
 /// Bytes of the slot table per record: a row, its bit, and what is lost between rows.
 const SLOT_BYTES: u64 = 26;
-/// RAM of the buffers that are commonly touched: two writers, the mover, and some of every desk.
+/// RAM of the buffers that are commonly touched: two writers, the mover, and some of every reader.
 const OVERHEAD_BYTES: u64 = 1 << 20;
 /// Longest wait for a read of somebody else before looking again.
 const WAIT_NS: u64 = 10_000_000;
@@ -60,7 +60,7 @@ pub struct Readings {
 
 /// Where one thread reads.
 #[derive(Debug)]
-pub struct Desk {
+pub struct Reader {
     /// Its tag.
     pub tag: u8,
     /// Room to read into.
@@ -89,7 +89,7 @@ pub struct Swapping<D: BlockIo> {
     pub policy: Policy,
     /// Pages written together at most; fewer where they have [`BATCH_BYTES`] before.
     pub batch: u32,
-    desks: Vec<Mutex<Desk>>,
+    readers: Vec<Mutex<Reader>>,
     presses: Vec<Mutex<Press>>,
     mover: Mutex<(Press, Scratch)>,
     caches: Vec<Mutex<SlotCache>>,
@@ -129,15 +129,15 @@ pub struct Swapping<D: BlockIo> {
 }
 
 impl<D: BlockIo> Swapping<D> {
-    /// Desks and writers for a tier. `batch`: pages written together at most (1 to
+    /// Readers and writers for a tier. `batch`: pages written together at most (1 to
     /// [`BATCH_PAGES`]), and slots reserved together as far as one word of the bitmap has them.
     pub fn new(tier: Swap<D>, policy: Policy, batch: u16) -> Result<Swapping<D>, SwapError> {
         let pages = u32::from(batch).clamp(1, BATCH_PAGES);
         let slots = pages as usize; // a cache takes 64 at most
         let press = |tag, writer| Press { tag, writer, cache: SlotCache::new(slots) };
-        let desk = |tag| Ok(Mutex::new(Desk { tag, scratch: Scratch::new(SCRATCH_BYTES)? }));
-        let desks: Result<Vec<_>, SwapError> = (1..=DESKS).map(desk).collect();
-        let presses: Result<Vec<_>, SwapError> = (DESKS + 1..=DESKS + WRITERS)
+        let reader = |tag| Ok(Mutex::new(Reader { tag, scratch: Scratch::new(SCRATCH_BYTES)? }));
+        let readers: Result<Vec<_>, SwapError> = (1..=READERS).map(reader).collect();
+        let presses: Result<Vec<_>, SwapError> = (READERS + 1..=READERS + WRITERS)
             .map(|tag| Ok(Mutex::new(press(tag, Writer::new(PRESS_BYTES)?))))
             .collect();
         Ok(Swapping {
@@ -145,7 +145,7 @@ impl<D: BlockIo> Swapping<D> {
             cold: ColdQueue::default(),
             policy,
             batch: pages,
-            desks: desks?,
+            readers: readers?,
             presses: presses?,
             mover: Mutex::new((press(MOVER, Writer::for_moving(PRESS_BYTES)?), Scratch::new(SCRATCH_BYTES)?)),
             caches: (0..CACHES).map(|_| Mutex::new(SlotCache::new(slots))).collect(),
@@ -179,13 +179,13 @@ impl<D: BlockIo> Swapping<D> {
         now.saturating_sub(self.charged.fetch_max(now, Ordering::Relaxed)) * SLOT_BYTES
     }
 
-    /// A desk of the caller's own; waits while all are taken. Under no lock.
-    pub fn desk(&self) -> MutexGuard<'_, Desk> {
-        let first = (thread::id() >> 12) % self.desks.len();
+    /// A reader of the caller's own; waits while all are taken. Under no lock.
+    pub fn reader(&self) -> MutexGuard<'_, Reader> {
+        let first = (thread::id() >> 12) % self.readers.len();
         loop {
-            let (behind, before) = (self.desks[first..].iter(), self.desks[..first].iter());
-            if let Some(desk) = behind.chain(before).find_map(|d| d.try_lock().ok()) {
-                return desk;
+            let (behind, before) = (self.readers[first..].iter(), self.readers[..first].iter());
+            if let Some(reader) = behind.chain(before).find_map(|d| d.try_lock().ok()) {
+                return reader;
             }
             thread::yield_now();
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::fault::load::Load;
-use crate::reclaim::{Effort, room, run_once};
+use crate::reclaim::compact::make_room;
+use crate::reclaim::{Effort, run_once};
 
 /// A load of eight bytes at an offset that is a word's, by a site of which nothing is known yet.
 fn load(core: &Fake, page: u32, word: u16) -> Outcome {
@@ -17,13 +18,14 @@ fn word_of(bytes: &PageBytes, word: u16) -> u64 {
 
 /// 8 MiB of RAM.
 fn core() -> &'static Fake {
-    Box::leak(core_of(8 * MIB, 12, FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writeback, 256))
+    let small = World::budget(8).pages(PAGES).pool_max(12);
+    live(small.swap(FakeDisk::new(8 * MIB, 512), 8 * MIB))
 }
 
 /// So full that a page which comes takes another's place.
 fn tight(core: &Fake) {
     (14..32).for_each(|block| fill(core, block, mixed));
-    assert!(core.is_tight(), "{} frames to be had", core.available());
+    assert!(core.room.is_tight(), "{} frames to be had", core.room.available());
 }
 
 /// The value that an answer gives; `None`: the page came in for a change.
@@ -85,7 +87,7 @@ fn where_there_is_room_or_nothing_was_there_pages_come_in() {
     let core = core();
     fill(core, 1, mixed);
     send_out(core, 1);
-    assert!(!core.is_tight());
+    assert!(!core.room.is_tight());
     assert!(matches!(load(core, 70, 3), Outcome::Installed(_)));
     assert!(matches!(load(core, 10 * 64, 3), Outcome::Installed(_)), "never touched");
     assert_eq!(core.stats.loads_answered().get(), 0);
@@ -99,12 +101,12 @@ fn a_load_of_a_page_that_cannot_be_read_is_lost_for_that_access_alone() {
     tight(core);
     disk(core).fails_at.store(get(&disk(core).ops) + 1, Ordering::Relaxed);
     assert_eq!(load(core, 320, 0), Outcome::Lost);
-    assert_eq!(fault::loss(core), SwapError::Read(Errno::EIO));
+    assert_eq!(fault::loss(&core.copies), SwapError::Read(Errno::EIO));
     assert_eq!(answer(core, 320, 7), Some(word_of(&noise(320), 7)), "the next try reads it");
     let offset = swapping(core).tier.offset_of(slot_of(core, 340).unwrap()).unwrap();
     disk(core).flip(offset + 99, 4);
     assert_eq!(load(core, 340, 0), Outcome::Lost);
-    assert_eq!((fault::loss(core), state(core, 340)), (SwapError::Damaged, State::Swapped));
+    assert_eq!((fault::loss(&core.copies), state(core, 340)), (SwapError::Damaged, State::Swapped));
     core.validate(PAGES).unwrap();
 }
 
@@ -147,29 +149,29 @@ fn a_load_waits_for_the_read_of_another_thread() {
 
 #[test]
 fn a_fault_takes_frames_from_the_pool_when_nothing_else_can_leave() {
-    let core = core_sharing(90, FakeDisk::new(16 * MIB, 512), 16 * MIB, Policy::Writeback, 256);
-    let mut bench = Box::new(Bench::new());
+    let core = live(fakes(16).pool_max(90));
+    let mut workbench = Box::new(Workbench::new());
     // The pool has most of the frames, and less than it may.
     for block in 0..28 {
         fill(core, block, mixed);
-        run_once(core, &mut bench, 64, Effort::Background);
+        run_once(core, &mut workbench, 64, Effort::Background);
     }
-    room::make_room(core);
+    make_room(core);
     (0..PAGES).map(PageId).for_each(|page| core.pager.set_busy(page, true));
     let mut freed = 0;
-    while core.frames.free() > 0 || core.frames.credit() > 0 {
-        let _ = core.frames.take_run(64);
+    while core.room.frames.free() > 0 || core.room.frames.credit() > 0 {
+        let _ = core.room.frames.take_run(64);
         freed += 1;
-        if core.frames.free() == 0 && core.frames.grow(&core.pager).unwrap_or(0) == 0 {
+        if core.room.frames.free() == 0 && core.room.frames.grow(&core.pager).unwrap_or(0) == 0 {
             break;
         }
         assert!(freed < 1000);
     }
-    let (owned, progress) = (core.pool.owned(), core.progress.load(Ordering::Relaxed));
-    assert!(owned > 4 && owned < core.pool.limit(), "{owned} of {}", core.pool.limit());
-    assert_eq!(run_once(core, &mut bench, 1, Effort::Direct).freed, 0);
-    let freed = Out::for_fault(core, true).frames_from_pool(core);
-    assert!(freed >= 64 && core.pool.owned() < owned, "{freed}");
-    assert!(core.progress.load(Ordering::Relaxed) > progress, "and whoever waits knows");
+    let (owned, progress) = (core.room.pool.owned(), core.room.progress.load(Ordering::Relaxed));
+    assert!(owned > 4 && owned < core.room.pool.limit(), "{owned} of {}", core.room.pool.limit());
+    assert_eq!(run_once(core, &mut workbench, 1, Effort::Direct).freed, 0);
+    let freed = relief::frames_from_pool(core);
+    assert!(freed >= 64 && core.room.pool.owned() < owned, "{freed}");
+    assert!(core.room.progress.load(Ordering::Relaxed) > progress, "and whoever waits knows");
     assert!(get(&swapping(core).tier.counters().pages_out) > 0);
 }

@@ -24,7 +24,7 @@ fn a_page_written_again_under_the_same_slot_while_others_are_moved_is_its_later_
         if block == 7 {
             // The first cluster is sparse from here on.
             discard(core, BlockId(1), u64::MAX << 36, Depth::All);
-            (2..7).for_each(|dead| assert_eq!(discard(core, BlockId(dead), u64::MAX, Depth::All), 64));
+            (2..7).for_each(|dead| assert_eq!(discard(core, BlockId(dead), u64::MAX, Depth::All).pages, 64));
         }
         fill(core, block, noise);
         send_out(core, block);
@@ -42,7 +42,7 @@ fn a_page_written_again_under_the_same_slot_while_others_are_moved_is_its_later_
             }
         }
     });
-    assert!(writeback::tidy_up(core, swapping(core)) >= 64);
+    assert!(tidy::empty_cluster(core, swapping(core)) >= 64);
     let n = receiver.try_recv().expect("the slot comes round");
     assert!(read(core, PAGE).unwrap() == noise(5000 + n), "an older self");
     for page in (0..100).filter(|page| *page != PAGE) {

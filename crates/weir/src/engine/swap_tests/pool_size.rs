@@ -3,13 +3,13 @@
 use super::*;
 use crate::limits::{LOOK_NS, POOL_REST_LOOKS, POOL_TRIAL_LOOKS};
 use crate::policy::pool_size::Size;
+use crate::reclaim::compact::compact;
 use crate::reclaim::pool_size::choose;
-use crate::reclaim::room::compact;
 use crate::reclaim::{Effort, run_once};
 
 /// A pool of a few windows, with data of so many blocks in it.
-fn core_with_pool(policy: Policy, blocks: core::ops::Range<u32>) -> &'static Fake {
-    let core = core_sharing(40, FakeDisk::new(8 * MIB, 512), 8 * MIB, policy, 64);
+fn core_filled(policy: Policy, blocks: core::ops::Range<u32>) -> &'static Fake {
+    let core = live(fakes(8).pool_max(40).policy(policy).batch(64));
     for block in blocks {
         fill(core, block, mixed);
         send_out(core, block);
@@ -19,9 +19,9 @@ fn core_with_pool(policy: Policy, blocks: core::ops::Range<u32>) -> &'static Fak
 
 /// The pool comes to its share, if it can.
 fn shrink(core: &Fake) {
-    let mut bench = Bench::new();
+    let mut workbench = Workbench::new();
     for _ in 0..200 {
-        run_once(core, &mut bench, 1, Effort::Background);
+        run_once(core, &mut workbench, 1, Effort::Background);
         compact(core);
     }
 }
@@ -54,14 +54,14 @@ impl Program<'_> {
 #[test]
 fn the_share_falls_for_a_trial_and_stays_where_the_program_has_more_time_and_only_there() {
     for (gap_ns, kept) in [(150_000, 1), (50_000, 0)] {
-        let core = core_with_pool(Policy::Adaptive, 0..30);
-        let most = core.pool.limit();
-        assert!(core.pool.owned() > most * 3 / 4, "{} of {most}", core.pool.owned());
+        let core = core_filled(Policy::Adaptive, 0..30);
+        let most = core.room.pool.limit();
+        assert!(core.room.pool.owned() > most * 3 / 4, "{} of {most}", core.room.pool.owned());
         let mut program = Program { core, now_ns: 1 };
         program.until_trials(1, 100_000);
-        assert!(core.pool.limit() < most && core.pool.is_over(), "{}", core.pool.limit());
+        assert!(core.room.pool.limit() < most && core.room.pool.is_over(), "{}", core.room.pool.limit());
         let mut looks = 0;
-        while get(&core.stats.share_kept) == 0 && core.pool.limit() < most {
+        while get(&core.stats.share_kept) == 0 && core.room.pool.limit() < most {
             shrink(core);
             program.period(gap_ns);
             looks += 1;
@@ -75,12 +75,12 @@ fn the_share_falls_for_a_trial_and_stays_where_the_program_has_more_time_and_onl
 
 #[test]
 fn with_another_policy_and_in_the_child_of_a_fork_at_first_nothing_is_tried() {
-    let core = core_with_pool(Policy::Writeback, 0..30);
-    let most = core.pool.limit();
+    let core = core_filled(Policy::Writeback, 0..30);
+    let most = core.room.pool.limit();
     let mut program = Program { core, now_ns: 1 };
     (0..100).for_each(|_| program.period(100_000));
-    assert_eq!((get(&core.stats.share_trials), core.pool.limit()), (0, most));
-    let core = core_with_pool(Policy::Adaptive, 0..1);
+    assert_eq!((get(&core.stats.share_trials), core.room.pool.limit()), (0, most));
+    let core = core_filled(Policy::Adaptive, 0..1);
     let mut program = Program { core, now_ns: 1 };
     (0..3).for_each(|_| program.period(100_000));
     swapping(core).forget_parent();
@@ -95,54 +95,61 @@ fn with_another_policy_and_in_the_child_of_a_fork_at_first_nothing_is_tried() {
 fn a_write_that_fails_lets_the_pool_have_all_again() {
     let mut disk = FakeDisk::new(8 * MIB, 512);
     disk.goes_on_failing = true;
-    let core = core_sharing(40, disk, 8 * MIB, Policy::Adaptive, 64);
+    let core = live(fakes(8).swap(disk, 8 * MIB).pool_max(40).policy(Policy::Adaptive).batch(64));
     for block in 0..12 {
         fill(core, block, mixed);
         send_out(core, block);
     }
-    let most = core.pool.limit();
-    core.share_pool(Size::Windows(most / 4));
+    let most = core.room.pool.limit();
+    core.room.share_pool(&core.ledger, Size::Windows(most / 4));
     let disk = self::disk(core);
     disk.fails_at.store(get(&disk.ops) + 1, Ordering::Relaxed);
-    let mut bench = Bench::new();
+    let mut workbench = Workbench::new();
     (0..10).for_each(|_| {
-        run_once(core, &mut bench, 1, Effort::Background);
+        run_once(core, &mut workbench, 1, Effort::Background);
     });
-    assert_eq!((core.pool.limit(), core.take_pool_needed()), (most, true));
+    assert_eq!((core.room.pool.limit(), core.room.take_pool_needed()), (most, true));
     (0..768).for_each(|page| assert!(read(core, page).unwrap() == mixed(page), "page {page}"));
     core.validate(PAGES).unwrap();
 }
 
 #[test]
 fn a_pool_whose_share_falls_gives_its_windows_back_and_gets_them_again_when_the_file_is_full() {
-    let core = core_with_pool(Policy::Adaptive, 0..12);
-    let (before, most) = (core.pool.owned(), core.pool.limit());
+    let core = core_filled(Policy::Adaptive, 0..12);
+    let (before, most) = (core.room.pool.owned(), core.room.pool.limit());
     assert!(before > most / 4 + 1 && core.validate(PAGES).unwrap().swapped == 0, "{before} of {most}");
-    core.share_pool(Size::Windows(most / 4));
-    assert!(core.pool.is_over() && core.pool.limit() >= 4, "{}", core.pool.limit());
+    core.room.share_pool(&core.ledger, Size::Windows(most / 4));
+    assert!(core.room.pool.is_over() && core.room.pool.limit() >= 4, "{}", core.room.pool.limit());
     shrink(core);
     let census = core.validate(PAGES).unwrap();
-    let limit = core.pool.limit();
-    assert!(core.pool.owned() <= limit + limit / 16 + 1, "{} of {before}: {census:?}", core.pool.owned());
+    let limit = core.room.pool.limit();
+    assert!(
+        core.room.pool.owned() <= limit + limit / 16 + 1,
+        "{} of {before}: {census:?}",
+        core.room.pool.owned()
+    );
     assert!(census.swapped > 0 && census.pooled > 0, "{census:?}");
     (0..768).for_each(|page| assert!(read(core, page).unwrap() == mixed(page), "page {page}"));
-    core.need_pool();
-    assert_eq!((core.pool.is_over(), core.pool.limit(), core.take_pool_needed()), (false, most, true));
-    assert!(!core.take_pool_needed());
+    core.room.need_pool(&core.ledger);
+    assert_eq!(
+        (core.room.pool.is_over(), core.room.pool.limit(), core.room.take_pool_needed()),
+        (false, most, true)
+    );
+    assert!(!core.room.take_pool_needed());
     core.validate(PAGES).unwrap();
 }
 
 #[test]
 fn a_fault_that_waits_for_a_frame_does_not_write_pool_pages_because_the_share_fell() {
-    let core = core_with_pool(Policy::Adaptive, 0..12);
-    core.share_pool(Size::Windows(core.pool.limit() / 8));
-    assert!(core.pool.is_over());
+    let core = core_filled(Policy::Adaptive, 0..12);
+    core.room.share_pool(&core.ledger, Size::Windows(core.room.pool.limit() / 8));
+    assert!(core.room.pool.is_over());
     // Also when its own pages find no place in the pool: those are written, and nothing else.
     fill(core, 20, mixed);
     unmap(core, BlockId(20));
-    run_once(core, &mut Bench::new(), 64, Effort::Direct);
+    run_once(core, &mut Workbench::new(), 64, Effort::Direct);
     let census = core.validate(PAGES).unwrap();
     assert!((0..768).all(|page| state(core, page) != State::Swapped), "{census:?}");
-    run_once(core, &mut Bench::new(), 1, Effort::Background);
+    run_once(core, &mut Workbench::new(), 1, Effort::Background);
     assert!(core.validate(PAGES).unwrap().swapped > 0);
 }

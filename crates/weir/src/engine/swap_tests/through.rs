@@ -7,7 +7,7 @@ use crate::reclaim::through::choose;
 use crate::reclaim::{Effort, run_once};
 
 fn core() -> &'static Fake {
-    core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writethrough, 64)
+    live(fakes(8).policy(Policy::Writethrough).batch(64))
 }
 
 fn written(core: &Fake) -> u64 {
@@ -30,7 +30,7 @@ fn a_page_written_through_leaves_the_pool_without_a_write() {
     let census = core.validate(PAGES).unwrap();
     assert_eq!((census.pooled, census.doubled, census.swapped), (192, 192, 0));
     assert_eq!((written(core), get(&core.stats.swap_through)), (192, 192));
-    assert_eq!(core.unwritten(), (0, 0));
+    assert_eq!(core.copies.unwritten(&core.stats), (0, 0));
     assert_eq!(evict_written(core, 100), 100);
     let census = core.validate(PAGES).unwrap();
     assert_eq!((census.pooled, census.doubled, census.swapped), (92, 92, 100));
@@ -138,14 +138,14 @@ fn a_discarded_page_gives_up_its_record_and_its_slot() {
     out_and_through(core, 0..2);
     discard(core, BlockId(0), u64::MAX, Depth::All);
     discard(core, BlockId(1), u64::MAX, Depth::Stored);
-    assert_eq!(core.validate(PAGES).unwrap(), crate::shared::Census::default());
-    assert_eq!((swapping(core).tier.live_records(), core.pool.owned()), (0, 0));
+    assert_eq!(core.validate(PAGES).unwrap(), crate::shared::census::Counted::default());
+    assert_eq!((swapping(core).tier.live_records(), core.room.pool.owned()), (0, 0));
     assert_eq!(get(&core.stats.pool_died), 128);
 }
 
 #[test]
 fn slots_of_pooled_pages_make_room_in_a_file_that_gets_full() {
-    let core = core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writethrough, 64);
+    let core = live(fakes(8).policy(Policy::Writethrough).batch(64));
     out_and_through(core, 0..3);
     for block in 3..32 {
         fill(core, block, noise);
@@ -165,7 +165,7 @@ fn a_sparse_clusters_slots_of_pooled_pages_are_given_up_and_the_others_moved() {
     for block in 0..20 {
         discard(core, BlockId(block), !0x7, Depth::All);
     }
-    while writeback::tidy_up(core, swapping(core)) > 0 {}
+    while tidy::empty_cluster(core, swapping(core)) > 0 {}
     let census = core.validate(PAGES).unwrap();
     assert!(before.doubled == before.pooled && census.doubled < census.pooled, "{census:?}");
     assert!(get(&core.stats.swap_kept_dropped) > 5 && get(&core.stats.swap_moved) > 5);
@@ -184,11 +184,11 @@ fn a_slot_that_is_not_worth_keeping_goes_when_its_page_comes_in() {
     for block in 4..32 {
         fill(core, block, noise);
         send_out(core, block);
-        if !core.keeps_slots() {
+        if !core.copies.keeps_slots() {
             break;
         }
     }
-    assert!(!core.keeps_slots());
+    assert!(!core.copies.keeps_slots());
     let doubled: Vec<u32> = (0..128).filter(|page| core.table.word(PageId(*page)).load().doubled()).collect();
     assert!(!doubled.is_empty());
     for page in &doubled {
@@ -200,7 +200,7 @@ fn a_slot_that_is_not_worth_keeping_goes_when_its_page_comes_in() {
 
 #[test]
 fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_out() {
-    let core = core_with(FakeDisk::new(16 * MIB, 512), 16 * MIB, Policy::Adaptive, 64);
+    let core = live(fakes(16).policy(Policy::Adaptive).batch(64));
     let (mut now, mut begun) = (1, None);
     choose(core, now);
     for block in 0..32 {
@@ -216,7 +216,7 @@ fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_
     assert!(
         begun.is_some_and(|block| block > 6 * THROUGH_LOOKS - 2),
         "{begun:?}, pool at {}",
-        core.pool.fill_permille()
+        core.room.pool.fill_permille()
     );
     assert!(get(&core.stats.swap_through) > 100 && get(&core.stats.swap_evicted_free) > 100);
     // Now everything comes back again and again.
@@ -234,7 +234,7 @@ fn the_adaptive_policy_writes_through_while_the_pool_is_full_and_its_pages_stay_
 
 #[test]
 fn pages_left_in_written_blocks_leave_the_pool_after_writing_through_has_ended() {
-    let core = core_with(FakeDisk::new(16 * MIB, 512), 16 * MIB, Policy::Adaptive, 64);
+    let core = live(fakes(16).policy(Policy::Adaptive).batch(64));
     swapping(core).set_writes_through(true);
     out_and_through(core, 0..6);
     // Everything comes back, changes and goes to the pool again: no slot is true any more.
@@ -258,12 +258,12 @@ fn pages_left_in_written_blocks_leave_the_pool_after_writing_through_has_ended()
 
 #[test]
 fn faults_and_reclaim_with_full_batches_fit_the_stack_of_a_desk() {
-    let core = core_with(FakeDisk::new(8 * MIB, 512), 8 * MIB, Policy::Writethrough, 256);
-    let mut bench = Box::new(Bench::new());
+    let core = live(fakes(8).policy(Policy::Writethrough));
+    let mut workbench = Box::new(Workbench::new());
     let work = move || {
         for block in 0..30 {
             fill(core, block, if block % 3 == 0 { noise } else { mixed });
-            run_once(core, &mut bench, 128, Effort::Direct);
+            run_once(core, &mut workbench, 128, Effort::Direct);
             while write_through(core, true) {}
         }
         (0..1920).step_by(7).for_each(|page| assert!(resolve(core, page) != Outcome::Lost));
@@ -276,16 +276,16 @@ fn faults_and_reclaim_with_full_batches_fit_the_stack_of_a_desk() {
 fn second_copies_are_not_given_up_for_others_when_the_disk_has_no_room() {
     let disk = FakeDisk::new(16 * MIB, 512);
     disk.errno.store(Errno::ENOSPC.0 as u32, Ordering::Relaxed);
-    let core = core_sharing(45, disk, 16 * MIB, Policy::Writethrough, 256);
+    let core = live(fakes(16).swap(disk, 16 * MIB).pool_max(45).policy(Policy::Writethrough));
     // All clusters but those being written to have become holes.
     for round in 0..2 {
         for block in 0..30 - round * 4 {
             fill(core, block, noise);
             send_out(core, block);
         }
-        (0..32).for_each(|block| assert!(discard(core, BlockId(block), u64::MAX, Depth::All) <= 64));
+        (0..32).for_each(|block| assert!(discard(core, BlockId(block), u64::MAX, Depth::All).pages <= 64));
     }
-    (0..3).for_each(|_| writeback::housekeeping(core, true));
+    (0..3).for_each(|_| tidy::housekeeping(core, true));
     self::disk(core).no_blocks.store(true, Ordering::Relaxed);
     for block in 0..32 {
         fill(core, block, mixed);
@@ -297,13 +297,13 @@ fn second_copies_are_not_given_up_for_others_when_the_disk_has_no_room() {
     let (before, dropped) = (written(core), get(&core.stats.swap_kept_dropped));
     for _ in 0..20 {
         assert!(!write_through(core, true), "free clusters are counted, but they cannot be had");
-        writeback::housekeeping(core, true);
+        tidy::housekeeping(core, true);
         assert!(swapping(core).usable(), "what has no other copy may be luckier");
     }
     assert_eq!(core.validate(PAGES).unwrap(), full);
     assert_eq!((written(core), get(&core.stats.swap_kept_dropped)), (before, dropped));
     self::disk(core).no_blocks.store(false, Ordering::Relaxed);
-    writeback::housekeeping(core, true);
+    tidy::housekeeping(core, true);
     assert!(write_through(core, true), "there is room again");
     for block in 0..32 {
         let mut pages = block * 64..block * 64 + 64;

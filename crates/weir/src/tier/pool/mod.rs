@@ -263,11 +263,11 @@ impl Pool {
     }
 
     /// Whether it has its whole share of windows, or more, and its records leave less than one part in
-    /// `share` of that share.
-    pub fn is_tight(&self, share: u64) -> bool {
+    /// `part` of that share.
+    pub fn is_tight(&self, part: u64) -> bool {
         let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
         let vacant = limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
-        self.owned() >= self.limit().max(1) && (vacant < limit / share || limit == 0)
+        self.owned() >= self.limit().max(1) && (vacant < limit / part || limit == 0)
     }
 
     /// Whether it owns more windows than it may: its share fell.
@@ -275,10 +275,10 @@ impl Pool {
         self.owned() > self.limit()
     }
 
-    /// Whether more than one part in `share` of the memory that it may own holds no record.
-    pub fn has_spare(&self, share: u64) -> bool {
+    /// Whether more than one part in `part` of the memory that it may own holds no record.
+    pub fn has_spare(&self, part: u64) -> bool {
         let limit = u64::from(self.limit()) * u64::from(BLOCK_PAGES) * PAGE_BYTES as u64;
-        limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed)) > limit / share
+        limit.saturating_sub(self.used_bytes.load(Ordering::Relaxed)) > limit / part
     }
 
     /// Permille of its share of windows that it owns.

@@ -213,13 +213,13 @@ impl Shared {
         self.cluster_word(id).store(new, Ordering::Release);
     }
 
-    /// A closed cluster of which at most one part in `share` is live, and whose records may be worth
+    /// A closed cluster of which at most one part in `part` is live, and whose records may be worth
     /// moving: each is offered once until a record of it dies.
-    pub fn sparse(&self, share: u64) -> Option<ClusterId> {
+    pub fn sparse(&self, part: u64) -> Option<ClusterId> {
         let capacity = CLUSTER_BYTES / super::record::UNIT_BYTES as u64;
         let id = self.around(Word::SparseHand).find(|&id| {
             let w = self.cluster_word(id).load(Ordering::Relaxed);
-            let fits = w & STATE == CLOSED && w & TRIED == 0 && (w & COUNT) * share <= capacity;
+            let fits = w & STATE == CLOSED && w & TRIED == 0 && (w & COUNT) * part <= capacity;
             fits && self
                 .cluster_word(id)
                 .compare_exchange(w, w | TRIED, Ordering::AcqRel, Ordering::Relaxed)

@@ -31,7 +31,7 @@ fn swap(disk: FakeDisk, clusters: u64, encryption: SwapEncryption) -> Swap<FakeD
 }
 
 /// A tier with its tools and what it should hold.
-struct Bench {
+struct Fixture {
     swap: Swap<FakeDisk>,
     writer: Writer,
     mover: Writer,
@@ -41,9 +41,9 @@ struct Bench {
     model: BTreeMap<SwapSlot, (PageId, Vec<u8>, u32)>,
 }
 
-impl Bench {
-    fn new(disk: FakeDisk, clusters: u64, encryption: SwapEncryption, batch: usize, slots: usize) -> Bench {
-        Bench {
+impl Fixture {
+    fn new(disk: FakeDisk, clusters: u64, encryption: SwapEncryption, batch: usize, slots: usize) -> Fixture {
+        Fixture {
             swap: swap(disk, clusters, encryption),
             writer: Writer::new(batch).unwrap(),
             mover: Writer::for_moving(batch).unwrap(),
@@ -149,7 +149,7 @@ struct Seen {
 
 /// One random step; `growing` says whether more is written or more is freed.
 fn step(
-    b: &mut Bench,
+    b: &mut Fixture,
     r: &mut Random,
     pending: &mut HashMap<PageId, Vec<u8>>,
     seen: &mut Seen,
@@ -201,7 +201,7 @@ fn random_work_agrees_with_a_naive_model() {
         let encryption = if seed % 3 == 0 { SwapEncryption::None } else { SwapEncryption::Aead };
         let disk = FakeDisk::new(4 * CLUSTER_BYTES, align);
         let disk = if seed % 2 == 0 { disk.hollow() } else { disk };
-        let mut b = Bench::new(disk, 4, encryption, batch, [1, 16, 64][seed as usize / 3 % 3]);
+        let mut b = Fixture::new(disk, 4, encryption, batch, [1, 16, 64][seed as usize / 3 % 3]);
         let (mut r, mut pending, mut seen) = (Random(seed), HashMap::new(), Seen::default());
         for n in 0..32_000 {
             step(&mut b, &mut r, &mut pending, &mut seen, n / 8000 % 2 == 0);
@@ -242,7 +242,7 @@ fn a_failure_at_any_operation_loses_nothing_and_every_counter_agrees() {
             disk.goes_on_failing = on;
             disk.fails_at.store(n, Ordering::Relaxed);
             disk.errno.store(errno.0 as u32, Ordering::Relaxed);
-            let mut b = Bench::new(disk, 2, SwapEncryption::Aead, 16 << 10, 4);
+            let mut b = Fixture::new(disk, 2, SwapEncryption::Aead, 16 << 10, 4);
             for round in 0..6u32 {
                 let records: Vec<_> = (0..3)
                     .map(|i| (PageId(round * 3 + i), bytes((round * 3 + i).into(), 100 + 700 * i as usize)))
@@ -279,7 +279,7 @@ fn a_failure_at_any_operation_loses_nothing_and_every_counter_agrees() {
 
 #[test]
 fn after_a_hard_write_error_writes_fail_at_once_and_reads_still_work() {
-    let mut b = Bench::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, SwapEncryption::Aead, 4096, 1);
+    let mut b = Fixture::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, SwapEncryption::Aead, 4096, 1);
     b.store(&[(PageId(1), bytes(1, 2000))]).unwrap();
     b.swap.device().fails_at.store(2, Ordering::Relaxed);
     assert_eq!(b.store(&[(PageId(2), bytes(2, 2000))]), Err(SwapError::Write(Errno::EIO)));
@@ -294,7 +294,7 @@ fn after_a_hard_write_error_writes_fail_at_once_and_reads_still_work() {
 #[test]
 fn flipped_bits_damage_their_record_only_wherever_they_are() {
     for encryption in [SwapEncryption::Aead, SwapEncryption::None] {
-        let mut b = Bench::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, encryption, 64 << 10, 8);
+        let mut b = Fixture::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, encryption, 64 << 10, 8);
         let records: Vec<_> = (0..10).map(|i| (PageId(i), bytes(i.into(), 300 + i as usize))).collect();
         b.store(&records).unwrap();
         let (slots, victim) = (b.model.clone(), *b.model.iter().nth(4).unwrap().0);
@@ -321,7 +321,7 @@ fn flipped_bits_damage_their_record_only_wherever_they_are() {
 
 #[test]
 fn a_record_read_for_another_page_or_written_before_under_the_same_slot_is_damaged() {
-    let mut b = Bench::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, SwapEncryption::Aead, 4096, 1);
+    let mut b = Fixture::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, SwapEncryption::Aead, 4096, 1);
     b.store(&[(PageId(1), bytes(1, 900))]).unwrap();
     let slot = *b.model.keys().next().unwrap();
     let mut out = [0; RECORD_BYTES_MAX];
@@ -345,7 +345,7 @@ fn a_record_read_for_another_page_or_written_before_under_the_same_slot_is_damag
 #[test]
 fn nothing_on_disk_is_in_the_clear_when_encrypted() {
     for (encryption, readable) in [(SwapEncryption::Aead, false), (SwapEncryption::None, true)] {
-        let mut b = Bench::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, encryption, 4096, 1);
+        let mut b = Fixture::new(FakeDisk::new(CLUSTER_BYTES, 512), 1, encryption, 4096, 1);
         let secret = b"correct horse battery staple".repeat(20);
         b.store(&[(PageId(1), secret)]).unwrap();
         let mut disk = weir_os::mem::Buffer::new(64 << 10, c"weir-test").unwrap();
@@ -356,7 +356,7 @@ fn nothing_on_disk_is_in_the_clear_when_encrypted() {
 
 #[test]
 fn a_full_batch_is_one_large_write_and_its_neighbours_come_back_with_one_read() {
-    let mut b = Bench::new(FakeDisk::new(2 * CLUSTER_BYTES, 4096), 2, SwapEncryption::Aead, 256 << 10, 64);
+    let mut b = Fixture::new(FakeDisk::new(2 * CLUSTER_BYTES, 4096), 2, SwapEncryption::Aead, 256 << 10, 64);
     let mut pending = HashMap::new();
     for i in 0.. {
         let record = bytes(i.into(), 1500);
@@ -381,7 +381,7 @@ fn a_full_batch_is_one_large_write_and_its_neighbours_come_back_with_one_read() 
 
 #[test]
 fn clusters_that_stay_free_are_punched_once_and_a_full_disk_leaves_them_out() {
-    let mut b = Bench::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 4096, 1);
+    let mut b = Fixture::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 4096, 1);
     b.store(&[(PageId(1), bytes(1, 100))]).unwrap();
     b.writer.close(&b.swap);
     b.free(*b.model.keys().next().unwrap());
@@ -403,7 +403,8 @@ fn clusters_that_stay_free_are_punched_once_and_a_full_disk_leaves_them_out() {
 
 #[test]
 fn a_file_without_blocks_asks_for_all_of_them_before_its_first_write_and_again_when_the_disk_was_full() {
-    let mut b = Bench::new(FakeDisk::new(5 * CLUSTER_BYTES, 512).hollow(), 5, SwapEncryption::None, 4096, 1);
+    let mut b =
+        Fixture::new(FakeDisk::new(5 * CLUSTER_BYTES, 512).hollow(), 5, SwapEncryption::None, 4096, 1);
     assert_eq!(
         b.swap.free_bytes(),
         4 * CLUSTER_BYTES,
@@ -426,7 +427,8 @@ fn a_file_without_blocks_asks_for_all_of_them_before_its_first_write_and_again_w
 
 #[test]
 fn a_process_that_may_not_allocate_does_not_speak_for_the_others() {
-    let mut b = Bench::new(FakeDisk::new(5 * CLUSTER_BYTES, 512).hollow(), 5, SwapEncryption::None, 4096, 1);
+    let mut b =
+        Fixture::new(FakeDisk::new(5 * CLUSTER_BYTES, 512).hollow(), 5, SwapEncryption::None, 4096, 1);
     let disk = b.swap.device();
     disk.errno.store(Errno::EPERM.0 as u32, Ordering::Relaxed);
     disk.fails_at.store(1, Ordering::Relaxed);
@@ -439,7 +441,7 @@ fn a_process_that_may_not_allocate_does_not_speak_for_the_others() {
 
 #[test]
 fn a_cluster_is_offered_for_moving_once_until_something_in_it_dies() {
-    let mut b = Bench::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 64 << 10, 8);
+    let mut b = Fixture::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 64 << 10, 8);
     let records: Vec<_> = (0..8).map(|i| (PageId(i), bytes(i.into(), 4000))).collect();
     b.store(&records).unwrap();
     assert_eq!(b.swap.sparse_cluster(4), None, "an open cluster is not moved");
@@ -473,7 +475,7 @@ fn when_slots_run_out_the_batch_waits_for_frees() {
 
 #[test]
 fn the_last_process_counts_again_what_others_left_half_done() {
-    let mut b = Bench::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 4096, 4);
+    let mut b = Fixture::new(FakeDisk::new(2 * CLUSTER_BYTES, 512), 2, SwapEncryption::None, 4096, 4);
     for i in 0..10 {
         b.store(&[(PageId(i), bytes(i.into(), 1000))]).unwrap();
     }
