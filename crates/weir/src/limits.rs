@@ -370,6 +370,9 @@ const _: () = assert!(
 /// Shortest time between two looks at the program's own time, ns. Tried: 0.1 s (decision 32) and 0.5 s
 /// (decision 42).
 pub const LOOK_NS: u64 = 500_000_000;
+/// The pool begins with one part in so many of the RAM. Tried: all that it may have, 2/5 and 1/5 (decision
+/// 44).
+pub const POOL_FIRST_PART: u32 = 5;
 /// A step halves or doubles the pool, but changes it by no more than one part in so many of the RAM. Tried:
 /// halves without a bound and eighths (decision 32), eighths alone (decision 42).
 pub const POOL_STEP_PART: u32 = 8;

@@ -4,18 +4,21 @@
 //! more of (`docs/decisions/0030`). So another size is tried now and then, and kept if the program's threads
 //! have more time between their faults ([`crate::meter`]): that is what memory is for.
 //!
+//! The pool begins with a fifth of the RAM ([`POOL_FIRST_PART`]); a larger one is tried first.
+//!
 //! The program is looked at twice a second, and two looks together are compared with two before. A trial is
 //! [`POOL_TRIAL_LOOKS`] looks long; a gain ends it early, and while the program's time still grows it goes
-//! on: what is wanted of the memory that changed its place comes back first. A smaller pool is kept unless
-//! the program loses by it, a larger one only if the program gains by it, and the next step follows at once.
-//! After a trial in vain the other direction is next, after a rest; each rest is twice as long as the one
-//! before. A program that does as well as ever is left alone, and one that has less than half of its time
-//! with a smaller pool, for as long as a trial, gets all for the pool again.
+//! on: what is wanted of the memory that changed its place comes back first. A size is kept only if the
+//! program gains by it, and the next step follows at once. A smaller pool by which nothing changes is not
+//! kept, but the next smaller one is tried: the gain often comes only with the last steps. If none comes,
+//! the pool gets back what it had. Then the other direction is next, after a rest; each rest is twice as
+//! long as the one before. A program that does as well as ever is left alone, and one that has less than
+//! half of its time with a smaller pool, for as long as a trial, gets all for the pool again.
 
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    MILLION, PERCENT, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART, POOL_TRIAL_LOOKS,
-    POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
+    MILLION, PERCENT, POOL_FIRST_PART, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART,
+    POOL_TRIAL_LOOKS, POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
 };
 
 /// What is seen at the end of a period of [`crate::limits::LOOK_NS`] or so.
@@ -25,7 +28,7 @@ pub struct Signals {
     pub elapsed_ns: u64,
     /// Time of the program's threads between their faults, without the kernel's part, ns.
     pub own_ns: u64,
-    /// Faults.
+    /// Faults on pages that were out: those that more frames would have saved.
     pub faults: u64,
     /// Windows that the RAM has.
     pub ram: u32,
@@ -66,8 +69,10 @@ pub enum Size {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is tried.
+    /// The first look has not come.
     #[default]
+    New,
+    /// Nothing is tried.
     Rest,
     /// Another size is.
     Trial,
@@ -84,9 +89,9 @@ pub struct PoolSize {
     rest: u32,
     /// The next trial, or the one under way, is of a larger pool.
     up: bool,
-    /// The size before the trial.
+    /// The size that was kept last: what a trial is undone to.
     from: Size,
-    /// The best rate since the last trial in vain: what a smaller pool must not lose.
+    /// The program's rate with it: what a trial must gain on.
     best: u64,
     /// Looks in a row with less than half of it.
     low: u32,
@@ -116,11 +121,12 @@ impl PoolSize {
         let shrinks = seen.owned > seen.limit && seen.owned < self.owned;
         (self.last, self.owned) = (seen.rate(), seen.owned);
         match self.phase {
-            Phase::Rest if !seen.usable && self.size == Size::All => self.looks = 0,
+            Phase::New | Phase::Rest if !seen.usable && self.size == Size::All => self.looks = 0,
             _ if !seen.usable => {
                 self.size = Size::All;
                 self.give_up();
             }
+            Phase::New => self.open(seen),
             Phase::Rest if seen.is_faulting() => self.rest(seen, rate),
             Phase::Rest => {}
             // The disk needs longer.
@@ -128,6 +134,15 @@ impl PoolSize {
             Phase::Trial => self.judge(seen, rate, grows),
         }
         self.size
+    }
+
+    /// The first size, and a larger one is tried first.
+    fn open(&mut self, seen: Signals) {
+        let first = (seen.ram / POOL_FIRST_PART).max(POOL_WINDOWS_MIN);
+        if self.size == Size::All && seen.plenty && first < seen.most {
+            (self.size, self.up) = (Size::Windows(first), true);
+        }
+        (self.from, self.phase) = (self.size, Phase::Rest);
     }
 
     fn rest(&mut self, seen: Signals, rate: u64) {
@@ -139,8 +154,11 @@ impl PoolSize {
             self.give_up();
         } else if self.looks >= self.rest.max(POOL_REST_LOOKS) {
             // A program that does as well as ever with a smaller pool is left alone.
-            if self.size == Size::All || rate * PERCENT < self.best * (PERCENT - TRIAL_NOISE_PERCENT) {
-                self.best = rate;
+            if self.best == 0
+                || self.size == Size::All
+                || rate * PERCENT < self.best * (PERCENT - TRIAL_NOISE_PERCENT)
+            {
+                (self.from, self.best) = (self.size, rate);
                 self.step(seen);
             } else {
                 self.looks = 0;
@@ -148,15 +166,14 @@ impl PoolSize {
         }
     }
 
-    /// Begins the next trial.
+    /// Begins the next trial. Where there is no size left to try, what gained nothing is undone.
     fn step(&mut self, seen: Signals) {
-        self.from = self.size;
         match if self.up { larger(seen) } else { smaller(seen) } {
             Some(size) => {
                 (self.size, self.phase, self.looks) = (size, Phase::Trial, 0);
                 self.begun += 1;
             }
-            None => self.give_up(),
+            None => self.undo(),
         }
     }
 
@@ -167,18 +184,26 @@ impl PoolSize {
         let even = !self.up && rate * PERCENT >= self.best * (PERCENT - noise);
         let over = self.looks >= POOL_TRIAL_LOOKS && !grows;
         // Without faults there is nothing left to gain, by undoing it or by going on.
-        if gains && self.looks >= 2 || over && (even || !seen.is_faulting()) {
+        let idle = over && !seen.is_faulting();
+        if gains && self.looks >= 2 || idle {
             self.kept += 1;
-            (self.best, self.rest) = (self.best.max(rate), 0);
+            (self.from, self.best, self.rest) = (self.size, self.best.max(rate), 0);
             if seen.is_faulting() {
                 self.step(seen);
             } else {
                 (self.phase, self.looks) = (Phase::Rest, 0);
             }
+        } else if over && even {
+            self.step(seen);
         } else if over {
-            self.size = self.from;
-            self.give_up();
+            self.undo();
         }
+    }
+
+    /// The pool gets back what it had with the last gain.
+    fn undo(&mut self) {
+        self.size = self.from;
+        self.give_up();
     }
 
     /// A trial was in vain, or there is none to make: the other direction is next, later.

@@ -145,7 +145,7 @@ fn without_its_control_the_pool_may_have_all() {
         plenty: true,
     };
     let mut control = PoolSize::default();
-    let last = (0..POOL_REST_LOOKS).map(|_| control.next(look)).last();
+    let last = (0..=POOL_REST_LOOKS).map(|_| control.next(look)).last();
     assert!(matches!(last, Some(Size::Windows(n)) if n < 160), "{last:?}");
     assert_eq!(without(Rule::PoolSize, || control.next(look)), Size::All);
 }

@@ -20,20 +20,20 @@ pub fn choose<P: Pager>(core: &Core<P>, now_ns: u64) {
     if elapsed_ns < LOOK_NS {
         return;
     }
-    let (was, now) = (*last, core.meter.read());
-    let faults = now.gaps.saturating_sub(was.sums.gaps);
-    let floor_ns = floor(was.floor_ns, core.meter.take_shortest(faults));
-    *last = Readings { at_ns: now_ns, sums: now, floor_ns };
+    let (was, now, major) = (*last, core.meter.read(), core.stats.faults_major().get());
+    let gaps = now.gaps.saturating_sub(was.sums.gaps);
+    let floor_ns = floor(was.floor_ns, core.meter.take_shortest(gaps));
+    *last = Readings { at_ns: now_ns, sums: now, major, floor_ns };
     // At first, and in the child of a fork, there is nothing to compare with.
     if was.at_ns == 0 {
         return;
     }
     let between_ns = now.between_ns.saturating_sub(was.sums.between_ns);
-    let own_ns = between_ns.saturating_sub(faults * floor_ns);
+    let own_ns = between_ns.saturating_sub(gaps * floor_ns);
     let size = control.next(Signals {
         elapsed_ns,
         own_ns,
-        faults,
+        faults: major.saturating_sub(was.major),
         ram: core.room.frames.limit() / BLOCK_PAGES,
         owned: core.room.pool.owned(),
         limit: core.room.pool.limit(),

@@ -54,6 +54,8 @@ pub struct Readings {
     pub at_ns: u64,
     /// What was read.
     pub sums: Reading,
+    /// Faults on pages that were out, so far.
+    pub major: u64,
     /// The kernel's part of a fault, ns.
     pub floor_ns: u64,
 }

@@ -26,7 +26,7 @@ fn shrink(core: &Fake) {
     }
 }
 
-/// A program that faults 2000 times in a period, with so much time between its faults.
+/// A program that faults 2000 times in a period on pages that are out, with so much time between its faults.
 struct Program<'a> {
     core: &'a Fake,
     now_ns: u64,
@@ -36,6 +36,7 @@ impl Program<'_> {
     fn period(&mut self, gap_ns: u64) {
         let left = AtomicU64::new(1);
         (0..2000).for_each(|_| self.core.meter.enter(&left, 1 + gap_ns));
+        self.core.stats.faults_major().add(2000);
         self.now_ns += LOOK_NS;
         choose(self.core, self.now_ns);
     }

@@ -32,7 +32,9 @@ struct World {
 
 impl World {
     fn new(rates: &[(u32, u64)]) -> World {
-        World { control: PoolSize::default(), rates: rates.to_vec() }
+        let mut world = World { control: PoolSize::default(), rates: rates.to_vec() };
+        world.looks(1);
+        world
     }
 
     fn limit(&self) -> u32 {
@@ -71,19 +73,19 @@ fn trial(looks: u32, best: u64, up: bool) -> PoolSize {
     }
 }
 
-/// The size after a trial's last look, at which the mean of two looks is this.
-fn verdict(best: u64, mean: u64, up: bool) -> Size {
+/// The control after a trial's last look, at which the mean of two looks is this.
+fn judged(best: u64, mean: u64, up: bool) -> PoolSize {
     let mut control = PoolSize { last: mean, ..trial(POOL_TRIAL_LOOKS - 1, best, up) };
     control.next(look(mean, 40));
-    if control.phase == Phase::Rest || control.kept == 0 { control.size } else { control.from }
+    control
 }
 
 #[test]
 fn the_pool_goes_to_where_the_program_has_most_time() {
     for (rates, best) in [
         // The graph of F4 with data of 112 and 162 % of the RAM, and a program that wants all for its pool.
-        (&[(160, 290 * K), (80, 680 * K), (40, 830 * K), (20, 860 * K), (0, 900 * K)][..], 6),
-        (&[(160, 310 * K), (80, 620 * K), (40, 640 * K), (0, 300 * K)], 40),
+        (&[(160, 290 * K), (80, 680 * K), (40, 830 * K), (20, 860 * K), (0, 900 * K)][..], 10),
+        (&[(160, 310 * K), (80, 620 * K), (40, 640 * K), (0, 300 * K)], 80),
         (&[(160, 33 * K), (80, 18 * K), (0, 9 * K)], MOST),
     ] {
         let mut world = World::new(rates);
@@ -93,9 +95,27 @@ fn the_pool_goes_to_where_the_program_has_most_time() {
 }
 
 #[test]
+fn the_pool_begins_with_a_part_of_the_ram_and_a_larger_one_is_tried_first() {
+    let large = Signals { most: 700, ..look(100 * K, 700) };
+    let mut control = PoolSize::default();
+    assert_eq!(control.next(large), Size::Windows(RAM / POOL_FIRST_PART));
+    for _ in 1..POOL_REST_LOOKS {
+        assert_eq!(control.next(Signals { most: 700, ..look(100 * K, 160) }), Size::Windows(160));
+    }
+    assert_eq!(control.next(Signals { most: 700, ..look(100 * K, 160) }), Size::Windows(260));
+    for all in [
+        Signals { usable: false, ..large },
+        Signals { plenty: false, ..large },
+        Signals { most: RAM / POOL_FIRST_PART, ..large },
+    ] {
+        assert_eq!(PoolSize::default().next(all), Size::All, "{all:?}");
+    }
+}
+
+#[test]
 fn nothing_is_tried_before_the_first_rest_nor_without_faults() {
     let mut control = PoolSize::default();
-    for _ in 1..POOL_REST_LOOKS {
+    for _ in 0..POOL_REST_LOOKS {
         assert_eq!(control.next(look(100 * K, MOST)), Size::All);
     }
     let mut idle = control;
@@ -106,13 +126,36 @@ fn nothing_is_tried_before_the_first_rest_nor_without_faults() {
 }
 
 #[test]
-fn a_smaller_pool_must_not_lose_and_a_larger_one_must_gain() {
+fn a_size_is_kept_only_for_a_gain_and_undone_at_a_loss() {
     let (small, large) = (Size::Windows(40), Size::Windows(80));
     let (lost, gained) = (100 - TRIAL_NOISE_PERCENT, 100 + TRIAL_NOISE_PERCENT);
-    assert_eq!(verdict(1000 * K, lost * 10 * K, false), small);
-    assert_eq!(verdict(1000 * K, lost * 10 * K - K, false), large);
-    assert_eq!(verdict(1000 * K, gained * 10 * K, true), large);
-    assert_eq!(verdict(1000 * K, gained * 10 * K - K, true), small);
+    let after = |percent_of_10, up| {
+        let control = judged(1000 * K, percent_of_10 * K, up);
+        (control.kept, control.size, control.from)
+    };
+    let smaller_yet = Size::Windows(20);
+    assert_eq!(after(gained * 10, false), (1, smaller_yet, small), "the next step follows at once");
+    assert_eq!(after(gained * 10 - 1, false), (0, smaller_yet, large), "even: goes on, is not kept");
+    assert_eq!(after(lost * 10, false), (0, smaller_yet, large));
+    assert_eq!(after(lost * 10 - 1, false), (0, large, large));
+    assert_eq!(after(gained * 10, true).2, large);
+    assert_eq!(after(gained * 10 - 1, true), (0, small, small), "a larger one that is even is undone");
+}
+
+#[test]
+fn smaller_pools_by_which_nothing_is_gained_are_given_back_together() {
+    let mut world = World::new(&[(0, 500 * K)]);
+    while world.control.phase == Phase::Rest {
+        world.looks(1);
+    }
+    let mut tried = vec![world.limit()];
+    while world.control.phase == Phase::Trial {
+        let limit = world.looks(1);
+        if tried.last() != Some(&limit) {
+            tried.push(limit);
+        }
+    }
+    assert_eq!((tried, world.control.kept), (vec![80, 40, 20, 10, POOL_WINDOWS_MIN, MOST], 0));
 }
 
 #[test]
@@ -155,7 +198,7 @@ fn rests_are_doubled_up_to_the_longest_and_short_again_after_a_gain() {
     assert_eq!(rests, [6, 12, 24, 48, 96, 192, 384, 480, 480]);
     world.rates = vec![(MOST, 100 * K), (0, 500 * K)];
     world.looks(POOL_REST_LOOKS_MAX + 60);
-    assert_eq!(world.limit(), POOL_WINDOWS_MIN);
+    assert_eq!(world.limit(), 80, "smaller ones gain nothing more");
     assert_eq!(world.control.rest, POOL_REST_LOOKS);
 }
 
