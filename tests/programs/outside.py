@@ -9,6 +9,7 @@ import os
 import pathlib
 import resource
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from run import WEIR
 
 SECONDS = 120
 CHUNK = 1 << 20
+PAGE = 4096
 BUDGET = 32 << 20
 
 PROGRAM = r"""
@@ -237,6 +239,29 @@ def a_core_file_has_what_is_in_ram_and_nothing_that_was_excluded(folder):
     assert time.monotonic() - started < SECONDS / 4, "it takes long"
 
 
+def what_a_killed_program_wrote_into_files_is_there(folder):
+    """Transactions that were committed, and pages written through a mapping: as the kernel promises."""
+    work = pathlib.Path(__file__).with_name("files_work.py")
+    command = [WEIR, "run", "--quiet", "--memory", str(BUDGET), "--faults", folder.faults]
+    command += ["--files", "kernel", "--", sys.executable, work, "kill", "96", folder.path]
+    for steps in (40, 700, 1500):
+        with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True) as running:
+            last = [running.stdout.readline().split() for _ in range(steps)][-1]
+            running.kill()
+            said = [*[last], *[line.split() for line in running.stdout.read().splitlines()]]
+        row, page = (int(word) for word in [pair for pair in said if len(pair) == 2][-1])
+        base = sqlite3.connect(folder.path / "base.db")
+        assert base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        kept = base.execute("SELECT id, body FROM t ORDER BY id").fetchall()
+        assert len(kept) > row and all(body == str(n) * 2000 for n, body in kept), (len(kept), row)
+        base.close()
+        pages = (96 << 20) // PAGE
+        with open(folder.path / "pages.data", "rb") as file:
+            for n in range(max(0, page + 65 - pages), page + 1):
+                file.seek(n % pages * PAGE)
+                assert file.read(PAGE) == n.to_bytes(8, "little") * (PAGE // 8), f"page {n} of {page}"
+
+
 CHECKS = [
     addresses_differ_from_run_to_run,
     a_tree_has_one_place,
@@ -244,6 +269,7 @@ CHECKS = [
     addresses_can_be_fixed,
     nothing_is_written_into_a_file_of_the_programs,
     a_core_file_has_what_is_in_ram_and_nothing_that_was_excluded,
+    what_a_killed_program_wrote_into_files_is_there,
 ]
 
 

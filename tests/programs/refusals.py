@@ -190,6 +190,60 @@ def without_proc_memory_outside_is_not_counted_and_that_is_said(program):
     assert ran.stderr.count("cannot be opened") == 1 and ran.stdout == "fine\n", told(ran)
 
 
+def without_proc_files_are_left_alone_and_that_is_said_where_they_were_not_to_be(program):
+    """The keeper reads page tables there."""
+    code = r"""
+with open("file", "wb") as file:
+    file.write(bytes(16 * MIB))
+with open("file", "rb") as file:
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print(mapping[:].count(0))
+"""
+    for files in ("auto", "kernel"):
+        variables = f"LD_PRELOAD={LIBRARY} WEIR_MEMORY=32M WEIR_FAULTS={program.faults} WEIR_FILES={files}"
+        script = f'umount -l /proc && {variables} exec {sys.executable} -c "$0"'
+        ran = program.start(["unshare", "-m", "sh", "-c", script, PRELUDE + code])
+        if files == "auto":
+            assert (ran.returncode, ran.stdout.strip()) == (0, str(16 * MIB)), told(ran)
+        else:
+            ends(ran, 125, "mapped files cannot be kept within the budget: that takes /proc and Linux 6.7")
+
+
+def files_are_kept_within_the_budget_until_the_program_becomes_another_user(program):
+    """Then they are left to the kernel: the page tables of such a process are root's to read."""
+    code = r"""
+import time
+def mapped():
+    with open("/proc/self/status") as status:
+        return [int(line.split()[1]) >> 10 for line in status if line.startswith("RssFile")][0]
+def comes_down():
+    end = time.monotonic() + 30
+    while mapped() > 40 and time.monotonic() < end:
+        time.sleep(0.01)
+    return mapped() <= 40
+file = open("file", "w+b")
+for n in range(128):
+    file.write(bytes([n]) * MIB)
+file.flush()
+os.fsync(file.fileno())
+os.fchmod(file.fileno(), 0o666)
+mapping = mmap.mmap(file.fileno(), 0)
+def passes():
+    return all(mapping[n * MIB : (n + 1) * MIB] == bytes([n]) * MIB for n in range(128))
+print(passes() and comes_down(), end=" ")
+os.setresuid(65534, 65534, 65534)
+for n in range(128):
+    mapping[n * MIB + 5] = 200
+    mapping.flush(n * MIB, MIB)
+    mapping[n * MIB + 5] = n
+    mapping.flush(n * MIB, MIB)
+again = mmap.mmap(file.fileno(), 0)
+kept = all(os.pread(file.fileno(), MIB, n * MIB) == bytes([n]) * MIB for n in range(128))
+print(passes() and again[:] == mapping[:], kept)
+"""
+    program.says(code, "True True True", options=("--quiet", "--files", "kernel"))
+
+
 def a_filter_of_a_process_that_may_not_administrate_bars_new_privileges(program):
     """`no_new_privs` is set with the filter; with handler threads there is none."""
     code = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('NoNewPrivs')])"
@@ -397,6 +451,8 @@ CHECKS = [
     a_swap_file_above_the_limit_of_file_sizes_is_refused,
     a_program_with_file_capabilities_is_refused,
     without_proc_memory_outside_is_not_counted_and_that_is_said,
+    without_proc_files_are_left_alone_and_that_is_said_where_they_were_not_to_be,
+    files_are_kept_within_the_budget_until_the_program_becomes_another_user,
     a_filter_of_a_process_that_may_not_administrate_bars_new_privileges,
     statistics_that_cannot_be_written_change_no_status,
     a_full_budget_ends_a_program_that_touches_what_it_has,

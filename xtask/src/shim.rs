@@ -31,8 +31,16 @@ const NATIVE_SECONDS: u32 = 120;
 const WEIR_SECONDS: u32 = 600;
 /// What a program is there for, where threads resolve their own faults: a counter of its engines together,
 /// and the least that it must say.
-const EXPECTED: &[(&str, &str, u64)] =
-    &[("loads", "weir_loads_answered", 100_000), ("holds", "weir_calls_held", 10_000)];
+const EXPECTED: &[(&str, &str, u64)] = &[
+    ("loads", "weir_loads_answered", 100_000),
+    ("holds", "weir_calls_held", 10_000),
+    (FILES, EVICTED, 100_000),
+    (PASSES, EVICTED, 100_000),
+];
+/// Read files of several times the budget again and again.
+const FILES: &str = "files";
+const PASSES: &str = "file_passes";
+const EVICTED: &str = "weir_files_evicted";
 /// What a program's user is told on stderr, each once and nothing else; for all others there is `--quiet`.
 const TOLD: &[(&str, &[&str])] = &[(
     "overfull",
@@ -101,6 +109,8 @@ struct Ran {
     seconds: f64,
     /// Most anonymous memory that one of its processes had in RAM, bytes.
     anonymous: u64,
+    /// Pages of files in RAM half of the time, bytes.
+    files: u64,
 }
 
 fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String> {
@@ -118,7 +128,10 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
     }
     let news = TOLD.iter().find_map(|(program, news)| (*program == name).then_some(*news));
     let budget = budget_of(name, frame_bytes());
-    let command = under_weir(&program, &folder, budget, news.is_none())?;
+    let mut command = under_weir(&program, &folder, budget, news.is_none())?;
+    if [FILES, PASSES].contains(&name) {
+        command.splice(2..2, ["--files".into(), "kernel".into()]);
+    }
     let weir = bounded(&command, WEIR_SECONDS, &folder)?;
     if weir.status != native.status {
         return Err(format!("status {} under Weir: {}", weir.status, last_lines(&weir.stderr)));
@@ -129,16 +142,20 @@ fn check(source: &Path, name: &str, native_only: bool) -> Result<String, String>
     told(&weir.stderr, news.unwrap_or_default())?;
     let peak = statistics(&folder, budget)?;
     within_budget(&folder, budget, weir.anonymous)?;
+    if name == PASSES && weir.files > budget + OVERSHOOT_BYTES {
+        return Err(format!("had {} MiB of files in RAM half of the time", weir.files >> 20));
+    }
     if std::env::var("WEIR_FAULTS").is_ok_and(|faults| faults != "thread") {
         expected(&folder, name)?;
     }
     Ok(format!(
-        "native {:.1} s, weir {:.1} s, peak {} MiB in {} MiB, RAM {} MiB",
+        "native {:.1} s, weir {:.1} s, peak {} MiB in {} MiB, RAM {} MiB, files {} MiB",
         native.seconds,
         weir.seconds,
         peak >> 20,
         budget >> 20,
-        weir.anonymous >> 20
+        weir.anonymous >> 20,
+        weir.files >> 20
     ))
 }
 
@@ -206,7 +223,7 @@ fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, Strin
         .map_err(|error| format!("timeout: {error}: install the package coreutils"))?;
     let watch = Watch::begin(child.id());
     let output = child.wait_with_output().map_err(|error| format!("timeout: {error}"))?;
-    let anonymous = watch.end();
+    let (anonymous, files) = watch.end();
     let mut status = output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
     if began.elapsed().as_secs() >= u64::from(seconds) {
         status.push_str(" (hang)");
@@ -217,6 +234,7 @@ fn bounded(command: &[String], seconds: u32, folder: &Path) -> Result<Ran, Strin
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         seconds: began.elapsed().as_secs_f64(),
         anonymous,
+        files,
     })
 }
 

@@ -1,7 +1,7 @@
-//! Watches from outside how much anonymous memory the processes of a test have in RAM.
+//! Watches from outside how much memory the processes of a test have in RAM.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ const EVERY: Duration = Duration::from_millis(50);
 pub struct Watch {
     over: Arc<AtomicBool>,
     most: Arc<AtomicU64>,
+    files: Arc<Mutex<Vec<u64>>>,
     thread: JoinHandle<()>,
 }
 
@@ -18,31 +19,41 @@ impl Watch {
     /// Begins to watch `root` and what it starts.
     pub fn begin(root: u32) -> Watch {
         let (over, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (ends, seen) = (Arc::clone(&over), Arc::clone(&most));
+        let files = Arc::new(Mutex::new(Vec::new()));
+        let (ends, seen, seen_files) = (Arc::clone(&over), Arc::clone(&most), Arc::clone(&files));
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
-                let now = tree(root).into_iter().filter_map(anonymous_bytes).max().unwrap_or(0);
-                seen.fetch_max(now, Ordering::Relaxed);
+                let now: Vec<(u64, u64)> = tree(root).into_iter().filter_map(resident_bytes).collect();
+                seen.fetch_max(now.iter().map(|of| of.0).max().unwrap_or(0), Ordering::Relaxed);
+                if let Ok(mut files) = seen_files.lock() {
+                    files.extend(now.iter().map(|of| of.1).max());
+                }
                 std::thread::sleep(EVERY);
             }
         });
-        Watch { over, most, thread }
+        Watch { over, most, files, thread }
     }
 
-    /// The most bytes that one process had so far.
+    /// The most bytes of anonymous memory that one process had so far.
     #[cfg(test)]
     pub fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Ends. Returns the most bytes that one process had.
-    pub fn end(self) -> u64 {
+    /// Ends. Returns the most bytes of anonymous memory that one process had; and of pages of files, what one
+    /// had at half of the times that were looked at.
+    pub fn end(self) -> (u64, u64) {
         self.over.store(true, Ordering::Relaxed);
         match self.thread.join() {
-            Ok(()) => self.most.load(Ordering::Relaxed),
-            Err(_) => u64::MAX,
+            Ok(()) => (self.most.load(Ordering::Relaxed), self.files.lock().map_or(u64::MAX, median)),
+            Err(_) => (u64::MAX, u64::MAX),
         }
     }
+}
+
+fn median(mut seen: MutexGuard<'_, Vec<u64>>) -> u64 {
+    seen.sort_unstable();
+    seen.get(seen.len() / 2).copied().unwrap_or(0)
 }
 
 /// A process and its living descendants.
@@ -59,11 +70,14 @@ fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// `RssAnon` of a process, if it lives.
-fn anonymous_bytes(pid: u32) -> Option<u64> {
+/// `RssAnon` and `RssFile` of a process, if it lives.
+fn resident_bytes(pid: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+    let bytes = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+    };
+    Some((bytes("RssAnon:")?, bytes("RssFile:")?))
 }
 
 #[cfg(test)]
@@ -80,6 +94,6 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(bytes.iter().all(|b| *b == 7));
-        assert!(watch.end() >= 64 << 20);
+        assert!(watch.end().0 >= 64 << 20);
     }
 }

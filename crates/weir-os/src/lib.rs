@@ -12,6 +12,7 @@ pub mod elf;
 pub mod fds;
 pub mod file;
 pub mod fileio;
+pub mod files;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;
 pub mod host;

@@ -3,11 +3,14 @@
 use crate::state::{self, Phase, Weir};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
+use weir::limits::FILES_START_SHARE;
 
 /// Bytes asked for in pieces too large for libc's heap, before the engine started.
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes asked for in small pieces; every so often what is really there is measured.
 static SMALL_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of mapped files.
+static FILE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Starts the engine: above this file, so the constructor names it.
 static START: OnceLock<fn()> = OnceLock::new();
 
@@ -42,6 +45,24 @@ pub fn note_request(len: usize) -> Option<&'static Weir> {
             state::running()
         }
         _ => None,
+    }
+}
+
+/// Notes that `len` bytes of a file were mapped; a process is large by these as well. Returns the engine if
+/// it runs now.
+pub fn note_file(len: usize) -> Option<&'static Weir> {
+    match state::phase() {
+        Phase::Running => state::engine(),
+        Phase::Idle => {
+            let all = FILE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+            let enough = state::settings().map_or(0, |s| s.memory / FILES_START_SHARE) as usize;
+            if all >= enough.max(START_ONE_BYTES) { ask_for_start() } else { None }
+        }
+        Phase::Starting => {
+            state::wait_until_started();
+            state::running()
+        }
+        Phase::Off => None,
     }
 }
 

@@ -15,6 +15,7 @@ mod ends;
 mod exit;
 mod family;
 mod fds;
+mod files;
 mod fork;
 mod heap;
 mod hints;

@@ -2,7 +2,7 @@
 
 use crate::libc_next::set_errno;
 use crate::state::{self, Weir};
-use crate::{demand, hints};
+use crate::{demand, files, hints};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use weir::config::Mlock;
@@ -104,14 +104,23 @@ pub unsafe fn serve(
         raw(libc::SYS_mmap, [at, len, prot as usize, flags as usize, fd as usize, off as usize])
             as *mut c_void
     };
-    let native = || call(true);
+    let native = || {
+        let at = call(true);
+        if at != FAILED {
+            files::mapped(at as usize, len, prot, flags, fd, off);
+        }
+        at
+    };
     note_code(prot);
     let plain = flags & libc::MAP_PRIVATE != 0
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & LEAVE_ALONE == 0
         && prot & libc::PROT_EXEC == 0;
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        let Some(e) = inside(addr, len) else { return native() };
+        let Some(e) = inside(addr, len) else {
+            files::unmapped(addr as usize, len);
+            return native();
+        };
         if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE && flags & libc::MAP_FIXED == 0 {
             return fail_ptr(Errno::EEXIST);
         }
@@ -257,7 +266,10 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
             hints::unmapped(addr as usize, round(len));
             done(e.unmap(addr as usize, round(len)))
         }
-        None => raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]) as c_int,
+        None => {
+            files::unmapped(addr as usize, len);
+            raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]) as c_int
+        }
     }
 }
 
@@ -378,7 +390,11 @@ pub unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     let native = || {
-        raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]) as *mut c_void
+        let at = raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]);
+        if at != -1 {
+            files::moved(old as usize, old_len, at as usize, new_len, flags);
+        }
+        at as *mut c_void
     };
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let kernels = || {

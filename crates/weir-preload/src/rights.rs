@@ -12,6 +12,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// allow what the engine does.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
+/// Whether the program has filtered its system calls.
+pub fn is_filtered() -> bool {
+    FILTERED.load(Ordering::Relaxed)
+}
+
 /// The rights of the calling thread may have changed.
 fn follow(anyway: bool) {
     if !FILTERED.load(Ordering::Relaxed) {

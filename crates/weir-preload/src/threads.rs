@@ -5,7 +5,7 @@ use crate::heap::FutexLock;
 use crate::state::{self, Weir};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use lock_api::RawMutex;
 use weir::engine::threads::{fatal, say};
 use weir_os::pager::Intake;
@@ -55,6 +55,8 @@ impl Hand {
 struct Hands {
     serve: Option<Hand>,
     reclaim: Option<Hand>,
+    /// Only once files are mapped.
+    files: Option<Hand>,
     process: u32,
     ids: Option<Ids>,
 }
@@ -65,7 +67,10 @@ struct Cell(UnsafeCell<Hands>);
 // SAFETY: touched by whoever holds CHANGING alone.
 unsafe impl Sync for Cell {}
 
-static HANDS: Cell = Cell(UnsafeCell::new(Hands { serve: None, reclaim: None, process: 0, ids: None }));
+/// There is a keeper.
+static KEEPS: AtomicBool = AtomicBool::new(false);
+static HANDS: Cell =
+    Cell(UnsafeCell::new(Hands { serve: None, reclaim: None, files: None, process: 0, ids: None }));
 /// Held, with signals blocked, while threads are started and replaced.
 static CHANGING: FutexLock = FutexLock::new();
 
@@ -95,11 +100,37 @@ pub fn start() {
     }
 }
 
+/// Starts the keeper of mapped files, unless there is one. Whether there is one then.
+pub fn start_keeper(engine: &Weir) -> bool {
+    if engine.files.is_off() {
+        return false;
+    }
+    if !KEEPS.load(Ordering::Acquire) {
+        with_hands(|hands| {
+            if hands.files.is_none() && hands.process == getpid() {
+                hands.files = keeper();
+            }
+            KEEPS.store(hands.files.is_some(), Ordering::Release);
+        });
+    }
+    KEEPS.load(Ordering::Acquire)
+}
+
+/// `None` where the program may have no more threads: then files are left to the kernel.
+fn keeper() -> Option<Hand> {
+    let hand = spawn(keep).ok()?.settle();
+    hand.tell(AT_WORK);
+    Some(hand)
+}
+
 /// In the child of a fork: new threads for the inherited engine.
 pub fn start_again() {
     state::set_starting_again();
     forget_parents();
     start();
+    if let Some(e) = state::engine().filter(|e| e.files.any()) {
+        start_keeper(e);
+    }
     state::set_running();
 }
 
@@ -111,7 +142,8 @@ fn forget_parents() {
         CHANGING.lock();
     }
     CHANGING.unlock();
-    with_hands(|hands| (hands.serve, hands.reclaim) = (None, None));
+    KEEPS.store(false, Ordering::Relaxed);
+    with_hands(|hands| (hands.serve, hands.reclaim, hands.files) = (None, None, None));
 }
 
 /// The calling thread has other rights than before, or, with `anyway`, may have: threads with its rights take
@@ -142,6 +174,13 @@ fn replace(engine: &Weir, hands: &mut Hands) -> Result<(), Errno> {
     retire(engine, hands.reclaim.take());
     next.tell(AT_WORK);
     hands.reclaim = Some(next);
+    if hands.files.is_some() {
+        retire(engine, hands.files.take());
+        // With the thread went its descriptors: of these files only what is clean can leave from now on.
+        engine.keeper_gone();
+        hands.files = keeper();
+        KEEPS.store(hands.files.is_some(), Ordering::Release);
+    }
     Ok(())
 }
 
@@ -196,6 +235,16 @@ extern "C" fn serve(word: *mut c_void) -> *mut c_void {
             e.serve_faults(&mut Weir::workbench(), leave);
         }
         None => {}
+    }
+    core::ptr::null_mut()
+}
+
+extern "C" fn keep(word: *mut c_void) -> *mut c_void {
+    let leave = begin(word);
+    thread::set_name(c"weir-files");
+    thread::prefer_latency();
+    if let Some(e) = state::engine() {
+        e.keep_files(leave);
     }
     core::ptr::null_mut()
 }

@@ -66,6 +66,8 @@ pub enum OptionId {
     Fork,
     /// The option `mlock`.
     Mlock,
+    /// The option `files`.
+    Files,
     /// The option `stats`.
     Stats,
     /// The option `quiet`.
@@ -243,6 +245,15 @@ pub const OPTIONS: &[OptionSpec] = &[
         "honour|deny",
         "honour",
         "Whether mlock pins managed pages or fails with EPERM",
+    ),
+    spec(
+        OptionId::Files,
+        "files",
+        "WEIR_FILES",
+        "auto|kernel|none",
+        "none",
+        "Whether mapped files count against the budget: their pages stay in the kernel's cache, and Weir \
+         decides which (kernel; auto: where it can)",
     ),
     spec(
         OptionId::Stats,
@@ -461,6 +472,20 @@ pub enum Mlock {
     Deny,
 }
 
+/// What becomes of files that the program maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// As `Kernel` where that is possible.
+    Auto,
+    /// Their pages stay in the kernel's cache, within the budget.
+    Kernel,
+    /// They are left alone.
+    None,
+}
+
+/// The words for it.
+const FILES: &[(&str, Files)] = &[("auto", Files::Auto), ("kernel", Files::Kernel), ("none", Files::None)];
+
 /// How pages travel between the program and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pager {
@@ -491,6 +516,8 @@ pub struct Settings {
     pub fork: Fork,
     /// What `mlock` does.
     pub mlock: Mlock,
+    /// What becomes of mapped files.
+    pub files: Files,
     /// File for the counters at exit; `%p` stands for the process id.
     pub stats: Option<PathBuf>,
     /// No summary at exit.
@@ -558,6 +585,7 @@ impl Settings {
             faults: Faults::Auto,
             fork: Fork::Share,
             mlock: Mlock::Honour,
+            files: Files::None,
             stats: None,
             quiet: false,
             verbose: false,
@@ -621,6 +649,7 @@ impl Settings {
             OptionId::Mlock => {
                 self.mlock = choice(text, &[("honour", Mlock::Honour), ("deny", Mlock::Deny)])?;
             }
+            OptionId::Files => self.files = choice(text, FILES)?,
             OptionId::Stats => self.stats = (!text.is_empty()).then(|| PathBuf::from(text)),
             OptionId::Quiet => self.quiet = switch(text)?,
             OptionId::Verbose => self.verbose = switch(text)?,

@@ -463,6 +463,52 @@ pub const HELD_PAGES_MAX: u32 = 17;
 /// Part of the frames that the holds of all threads may take together, but for one page of each: a bound.
 pub const HELD_SHARE: u32 = 8;
 
+// Files that the program maps ([`crate::policy::files`], `engine/files.rs`). By decision 45.
+
+/// Smaller mappings of files are left alone, bytes: their pages are few, and each mapping is looked at.
+pub const FILE_BYTES_MIN: usize = 1 << 20;
+/// Bound: mappings of files that are known at a time. More are left alone.
+pub const FILE_MAPS_MAX: usize = 4096;
+/// Mapped files make a process large when they take one part in so many of the budget.
+pub const FILES_START_SHARE: u64 = 8;
+/// Time between two looks at mapped files while the program runs, ns: what is read meanwhile exceeds. Tried:
+/// 5 ms.
+pub const FILES_LOOK_NS: u64 = 2_000_000;
+/// And while it does not.
+pub const FILES_IDLE_NS: u64 = 50_000_000;
+/// The page tables are read again when one part in so many of what files may have has come.
+pub const FILES_SCAN_PART: u64 = 64;
+/// And after so long at most, ns.
+pub const FILES_SCAN_NS: u64 = 500_000_000;
+/// Reading them takes one part in so many of the keeper's time at most.
+pub const FILES_SCAN_REST: u64 = 16;
+/// Blocks that are tried in one look at most.
+pub const FILES_TRIED: u32 = 1024;
+/// Bound: blocks that wait until they are written.
+pub const FILES_WRITING_MAX: usize = 256;
+/// Blocks that were written so often and are dirty again are in use: they stay.
+pub const FILES_WRITTEN_MAX: u8 = 2;
+/// Whatever the program's memory takes, files keep one part in so many of the budget, as it does.
+pub const FILES_FLOOR_SHARE: u64 = 16;
+/// And leave it one part in so many to grow into between two looks.
+pub const FILES_SPARE_SHARE: u64 = 32;
+/// Blocks that pass take one part in so many of what files may have. Tried: 8 and 16 (the cyclic pass at 1.25
+/// times the RAM reads 1.5 and 1.3 times of what does not fit).
+pub const PASSING_SHARE: u64 = 32;
+/// But so many pages at least: what is read ahead must not leave before it is used.
+pub const PASSING_PAGES_MIN: u64 = 16 * BLOCK_PAGES as u64;
+/// One block in so many leaves the fixed queue, to see whether it comes back.
+pub const FIXED_ONE_IN: u32 = 32;
+/// Bound: pairs of blocks, one of each queue, that are waited for.
+pub const PAIRS_MAX: usize = 64;
+/// A fixed block that comes back before the passing one outweighs so many that do not: where both are alike
+/// nothing changes.
+pub const PAIR_WON: i32 = 2;
+/// So many pairs more that the passing blocks won make the fixed queue stale.
+pub const STALE_SCORE: i32 = 4;
+const _: () = assert!(FILES_LOOK_NS < FILES_IDLE_NS && FILES_IDLE_NS < FILES_SCAN_NS);
+const _: () = assert!(FILES_SPARE_SHARE > FILES_FLOOR_SHARE && PASSING_SHARE > 2);
+
 const _: () = {
     assert!(HELD_PAGES_MAX < BLOCK_PAGES);
     assert!(FREE_LOW_MIN >= BLOCK_PAGES + FREE_RESERVE, "a block's readahead must fit above the reserve");

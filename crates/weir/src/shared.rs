@@ -244,6 +244,23 @@ impl<P: Pager> Core<P> {
         self.ledger.excess(outside)
     }
 
+    /// There are so many bytes of mapped files in RAM: the limit leaves them.
+    pub fn note_files(&self, bytes: u64) {
+        let s = &self.stats;
+        s.files_bytes.store(bytes, Ordering::Relaxed);
+        s.files_bytes_peak.fetch_max(bytes, Ordering::Relaxed);
+        if self.ledger.note_files(bytes) {
+            self.follow();
+        }
+    }
+
+    /// Bytes of mapped files that may be in RAM beside what the program has in frames and outside.
+    pub fn files_part(&self) -> u64 {
+        let free = u64::from(self.room.frames.free()) * PAGE_BYTES as u64;
+        let wanted = u64::from(self.room.high_mark()) * PAGE_BYTES as u64;
+        self.ledger.files_part((self.resident_bytes() + wanted).saturating_sub(free))
+    }
+
     /// What the program has does not fit into a limit that memory outside has lowered: it is raised a little,
     /// because the program would end otherwise. False where it is the budget already.
     pub fn concede(&self) -> bool {

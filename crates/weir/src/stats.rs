@@ -238,6 +238,16 @@ counters! {
         outside_bytes_peak "weir_peak_outside_bytes",
         /// Most RAM in all that was measured at one moment: outside, and what the engine held.
         total_bytes_peak "weir_peak_total_bytes",
+        /// Pages of mapped files in RAM when last measured, bytes.
+        files_bytes "weir_files_bytes",
+        /// Most of them.
+        files_bytes_peak "weir_peak_files_bytes",
+        /// Pages of mapped files that had to leave RAM.
+        files_evicted "weir_files_evicted",
+        /// Dirty pages of mapped files whose writing was begun, so that they can leave.
+        files_written "weir_files_written",
+        /// Pages that were there again when a block of a mapped file that had left was seen again.
+        files_refaulted "weir_files_refaulted",
         /// RAM held now: frames and metadata.
         resident_bytes "weir_resident_bytes",
         /// Most RAM held.

@@ -22,7 +22,7 @@ fn nothing_set_gives_the_documented_defaults() {
     assert_eq!(s.pool_max_percent, DEFAULT_POOL_MAX_PERCENT);
     assert_eq!((s.policy, s.codec, s.faults), (Policy::Adaptive, Codec::Auto, Faults::Auto));
     assert_eq!((s.fork, s.mlock, s.pager), (Fork::Share, Mlock::Honour, Pager::Auto));
-    assert_eq!((s.stats, s.quiet, s.swap), (None, false, None));
+    assert_eq!((s.stats, s.quiet, s.swap, s.files), (None, false, None, Files::None));
 }
 
 #[test]
@@ -40,6 +40,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_FAULTS", "thread"),
         ("WEIR_FORK", "refuse"),
         ("WEIR_MLOCK", "deny"),
+        ("WEIR_FILES", "kernel"),
         ("WEIR_STATS", "/tmp/s.%p"),
         ("WEIR_QUIET", "1"),
         ("WEIR_VERBOSE", "1"),
@@ -68,6 +69,7 @@ fn every_option_is_read_from_its_variable() {
         faults: Faults::Thread,
         fork: Fork::Refuse,
         mlock: Mlock::Deny,
+        files: Files::Kernel,
         stats: Some(PathBuf::from("/tmp/s.%p")),
         quiet: true,
         verbose: true,
@@ -140,6 +142,7 @@ fn swap_is_a_size_or_a_folder_or_both_or_auto_or_none() {
 fn unknown_words_are_refused_with_the_list_of_known_ones() {
     assert!(refusal("WEIR_FORK", "clone").contains("share, copy, refuse"));
     assert!(refusal("WEIR_MLOCK", "maybe").contains("honour, deny"));
+    assert!(refusal("WEIR_FILES", "all").contains("auto, kernel, none"));
     assert!(refusal("WEIR_POLICY", "back").contains("writeback, writethrough, adaptive"));
     assert!(refusal("WEIR_QUIET", "sure").contains("1 or 0"));
     assert!(refusal("WEIR_PAGER", "teleport").contains("auto, move, copy"));

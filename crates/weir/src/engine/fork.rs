@@ -114,6 +114,7 @@ impl Engine<KernelPager> {
         self.meter.forked();
         self.core.stats.forget_waits();
         self.forget_crawl();
+        self.files.forget_descriptors();
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]

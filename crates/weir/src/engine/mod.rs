@@ -4,6 +4,7 @@
 pub mod control;
 mod crawl;
 mod desk;
+pub mod files;
 pub mod fork;
 #[cfg(target_arch = "x86_64")]
 pub mod gate;
@@ -61,6 +62,8 @@ pub struct Engine<P: Pager> {
     crawl: Mutex<Option<crawl::rule::State>>,
     /// How memory outside is measured.
     pub meter: outside::meter::Meter,
+    /// Files that the program has mapped.
+    pub files: files::known::Files,
     /// When the pool may be tidied up again.
     compact_after_ns: AtomicU64,
     /// When blocks of the swap file may go back to the file system again.
@@ -85,6 +88,7 @@ impl<P: Pager> Engine<P> {
             stall_reported: AtomicBool::new(false),
             crawl: Mutex::new(None),
             meter: outside::meter::Meter::default(),
+            files: files::known::Files::default(),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),
         }

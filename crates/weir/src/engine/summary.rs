@@ -69,6 +69,8 @@ pub struct Figures {
     pub swapped: u64,
     /// Shared memory in RAM at the end, bytes, which is not in the budget.
     pub shared: u64,
+    /// Most bytes of mapped files in RAM that count.
+    pub files: u64,
 }
 
 impl Figures {
@@ -89,6 +91,7 @@ impl Figures {
             pool: get(&s.pooled_bytes_peak_stored),
             swapped: get(&s.swap_bytes_peak),
             shared,
+            files: get(&s.files_bytes_peak),
         }
     }
 
@@ -126,6 +129,9 @@ impl Figures {
         if self.swapped > 0 {
             let before = if self.pooled > 0 { "," } else { ":" };
             write!(out, "{before} up to {} in the swap file", Size(self.swapped))?;
+        }
+        if self.files >= MIB {
+            write!(out, "; up to {} of mapped files", Size(self.files))?;
         }
         if self.shared >= MIB {
             write!(out, "; {} of shared memory besides", Size(self.shared))?;
@@ -234,6 +240,7 @@ mod tests {
             pool: 287 * MIB,
             swapped: 310 * MIB,
             shared: 0,
+            files: 0,
         }
     }
 
@@ -289,9 +296,14 @@ mod tests {
         let swap_only = Figures { pooled: 0, outside: 0, ..crawled() };
         let text = told(swap_only, WHO, End::Finished);
         assert!(text.ends_with("in all; needed 1.5 GiB: up to 310 MiB in the swap file.\n"), "{text}");
-        let neither = Figures { swapped: 0, shared: 300 * MIB, ..swap_only };
+        let neither = Figures { swapped: 0, shared: 300 * MIB, files: 20 * MIB, ..swap_only };
         let text = told(neither, WHO, End::Finished);
-        assert!(text.ends_with("needed 1.5 GiB; 300 MiB of shared memory besides.\n"), "{text}");
+        assert!(
+            text.ends_with(
+                "needed 1.5 GiB; up to 20 MiB of mapped files; 300 MiB of shared memory besides.\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

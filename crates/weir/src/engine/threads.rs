@@ -253,6 +253,7 @@ impl Engine<KernelPager> {
         self.core.room.kick.store(1, Ordering::Release);
         thread::futex_wake(&self.core.room.kick, 1);
         self.inline.call_thread();
+        self.files.call();
     }
 
     /// Reclaims in the background until it is told to leave by a value other than 0.

@@ -3,6 +3,7 @@
 //! [`crate::limits`].
 
 pub mod admission;
+pub mod files;
 pub mod nearness;
 pub mod placement;
 pub mod pool_size;

@@ -9,6 +9,7 @@ use crate::limits::{
 };
 use crate::page::id::BLOCK_PAGES;
 use crate::page::table::{BLOCK_METADATA_BYTES, ENTRY_BYTES};
+use crate::policy;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard};
@@ -32,6 +33,8 @@ pub struct Ledger {
     /// What there was of it at the last look: bursts that are over, and what is only expected, refuse no
     /// memory.
     outside_now: AtomicU64,
+    /// Bytes of mapped files in RAM, which the limit leaves as well.
+    files: AtomicU64,
     /// Beyond the least: what was allowed because the program's data did not fit into less.
     conceded: AtomicU64,
     /// Metadata charged so far, bytes.
@@ -54,6 +57,7 @@ impl Ledger {
             limit: AtomicU64::new(budget),
             left: AtomicU64::new(0),
             outside_now: AtomicU64::new(0),
+            files: AtomicU64::new(0),
             conceded: AtomicU64::new(0),
             metadata: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
@@ -89,7 +93,8 @@ impl Ledger {
 
     /// The limit becomes what the budget leaves. Whether it has changed.
     pub fn follow(&self) -> bool {
-        let (budget, left) = (self.budget_bytes(), self.left.load(Ordering::SeqCst));
+        let left = self.left.load(Ordering::SeqCst) + self.files.load(Ordering::SeqCst);
+        let budget = self.budget_bytes();
         let (least, conceded) = (self.least(), self.conceded.load(Ordering::SeqCst));
         if conceded > 0 && budget.saturating_sub(left) >= least + conceded {
             self.conceded.store(0, Ordering::SeqCst); // there is room again
@@ -105,6 +110,19 @@ impl Ledger {
         self.left.store(measured.note(outside, now_ns), Ordering::SeqCst);
         self.outside_now.store(outside, Ordering::SeqCst);
         Some(measured)
+    }
+
+    /// There are so many bytes of mapped files in RAM: the next [`Ledger::follow`] leaves them. Whether that
+    /// changes anything.
+    pub fn note_files(&self, bytes: u64) -> bool {
+        let step = bytes.next_multiple_of(OUTSIDE_STEP);
+        self.files.swap(step, Ordering::SeqCst) != step
+    }
+
+    /// Bytes of mapped files that may be in RAM, beside what is outside and so many bytes of the engine.
+    pub fn files_part(&self, engine: u64) -> u64 {
+        let outside = self.outside_now.load(Ordering::Relaxed);
+        policy::files::part(self.budget_bytes(), engine + outside)
     }
 
     /// Whether so much memory outside leaves too little; said once.

@@ -1,0 +1,78 @@
+//! Mapped files: what the program has mapped of them. The hooks tell; the *keeper*, a thread with a table of
+//! descriptors of its own, looks at their pages and has some leave RAM (`files/keeper.rs`).
+//!
+//! No lock is held while the keeper acts on an address: what is done there is harmless whatever lies there by
+//! then, see `weir_os::files`.
+
+mod keeper;
+pub mod known;
+
+use super::Engine;
+use crate::door::Pager;
+use crate::limits::FILE_MAPS_MAX;
+use core::sync::atomic::Ordering;
+use known::{Ask, NewMap};
+use weir_os::thread;
+
+/// A program's thread that maps a file waits for the keeper: so long at a time, and so many times.
+const ANSWER_NS: u64 = 10_000_000;
+const ANSWER_TRIES: u32 = 100;
+
+impl<P: Pager> Engine<P> {
+    /// The program has mapped a file. Returns once the keeper has opened it: the program may close its
+    /// descriptor.
+    pub fn file_mapped(&self, new: NewMap) {
+        let ask = {
+            let _inside = self.inside();
+            self.files.change(|known| {
+                if known.maps.len() >= FILE_MAPS_MAX {
+                    return None;
+                }
+                known.asked = known.asked.wrapping_add(1);
+                let ticket = known.asked;
+                known.add(new.start, new.start + new.bytes, new.offset, (ticket, None));
+                known.asks.push(Ask { ticket, tid: thread::gettid(), fd: new.fd, file: new.file });
+                Some(ticket)
+            })
+        };
+        let Some(ticket) = ask else { return };
+        self.files.call();
+        for _ in 0..ANSWER_TRIES {
+            let answered = self.files.answered.load(Ordering::Acquire);
+            if answered.wrapping_sub(ticket) < u32::MAX / 2 || self.files.is_off() {
+                return;
+            }
+            let _ = thread::futex_wait(&self.files.answered, answered, Some(ANSWER_NS));
+        }
+    }
+
+    /// The keeper has ended, and its table of descriptors with it.
+    pub fn keeper_gone(&self) {
+        let _inside = self.inside();
+        self.files.forget_descriptors();
+    }
+
+    /// Nothing of a file lies in a range any more.
+    pub fn file_unmapped(&self, start: usize, bytes: usize) {
+        if self.files.any() {
+            let _inside = self.inside();
+            self.files.change(|known| known.cut(start, start.saturating_add(bytes)));
+        }
+    }
+
+    /// What lay in a range lies elsewhere now, longer or shorter; with `keep` in both places.
+    pub fn file_moved(&self, from: (usize, usize), to: (usize, usize), keep: bool) {
+        if !self.files.any() {
+            return;
+        }
+        let _inside = self.inside();
+        self.files.change(|known| {
+            let Some(m) = known.at(from.0) else { return known.cut(to.0, to.0 + to.1) };
+            if !keep {
+                known.cut(from.0, from.0 + from.1);
+            }
+            known.cut(to.0, to.0 + to.1);
+            known.add(to.0, to.0 + to.1, m.offset, (m.ask, m.file));
+        });
+    }
+}
