@@ -52,6 +52,7 @@ def database(name, megabytes):
 def by_sqlite(megabytes, folder):
     """Fills a table, and reads it in order and by its index."""
     rows = megabytes << 10
+    (folder / "base.db").unlink(missing_ok=True)  # of the run without Weir
     base = database(folder / "base.db", megabytes)
     base.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, body BLOB)")
 
