@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting, names};
-use weir::engine::place;
+use weir::engine::base;
 use weir_cli::exit::OWN_FAILURE;
 use weir_cli::preload;
 use weir_os::probe::{self, Errno, InlineFaults, InlineObstacle};
@@ -94,7 +94,7 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
                 Some(swap) => std::path::absolute(&swap.dir).unwrap_or_else(|_| swap.dir.clone()).into(),
                 None => continue,
             },
-            OptionId::Place => settings.place.unwrap_or_else(place::choose).to_string().into(),
+            OptionId::Place => settings.place.unwrap_or_else(base::choose).to_string().into(),
             OptionId::Quiet => u8::from(settings.quiet).to_string().into(),
             OptionId::Verbose => u8::from(settings.verbose).to_string().into(),
             OptionId::Stats => match &settings.stats {

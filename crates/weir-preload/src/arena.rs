@@ -10,7 +10,7 @@ use crate::state;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use tikv_jemalloc_sys as je;
-use weir::page::region::Kind;
+use weir::Kind;
 
 unsafe extern "C" {
     /// jemalloc's own word: how far it is with its start.

@@ -14,7 +14,7 @@ use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use weir::error::Refused;
-use weir::page::region::Kind;
+use weir::Kind;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;

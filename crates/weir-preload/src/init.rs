@@ -4,7 +4,7 @@ use crate::{arena, demand, exit, family, fork, inline, kept, start, state};
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::{CString, OsString};
 use weir::config::{Faults, Fork, OPTIONS, OptionId, OptionSpec, Settings, file, names};
-use weir::engine::{place, threads::say};
+use weir::engine::{base, threads::say};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -126,7 +126,7 @@ fn take_over(s: &Settings) {
 /// as well.
 fn hand_down_place(settings: &mut Settings) {
     if settings.place.is_none() {
-        let place = place::choose();
+        let place = base::choose();
         settings.place = Some(place);
         hand_down("WEIR_PLACE", &place.to_string());
     }

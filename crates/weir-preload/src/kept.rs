@@ -14,7 +14,7 @@ pub fn keep(addr: usize, len: usize) -> Result<(), Errno> {
     let Some(e) = state::engine().filter(|e| len > 0 && e.touches(addr, len)) else { return Ok(()) };
     let start = addr & !(PAGE_BYTES - 1);
     let end = addr.saturating_add(len).next_multiple_of(PAGE_BYTES);
-    e.pin(start, end - start).map_err(|_| Errno::ENOMEM)
+    e.mlock(start, end - start).map_err(|_| Errno::ENOMEM)
 }
 
 /// Whether `prctl` is asked to have system calls dispatched to the program.

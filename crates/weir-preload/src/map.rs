@@ -10,7 +10,7 @@ use weir::engine::control::Whose;
 use weir::engine::remap::Place;
 use weir::engine::threads::say;
 use weir::error::Refused;
-use weir::page::region::{Access, AtFork, Kind};
+use weir::{Access, AtFork, Kind};
 use weir_os::mem::PAGE_BYTES;
 use weir_os::sys::{Errno, syscall};
 
@@ -513,7 +513,7 @@ fn lock(addr: *const c_void, len: usize, native: impl Fn() -> isize) -> c_int {
     if state::settings().is_some_and(|s| s.mlock == Mlock::Deny) {
         return fail(Errno::EPERM);
     }
-    match e.pin(start, n) {
+    match e.mlock(start, n) {
         Ok(()) => 0,
         Err(r) => fail(errno_of(r)),
     }
@@ -540,7 +540,7 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     let start = addr as usize & !4095;
     let n = round(len + (addr as usize - start));
     match inside(start as *mut c_void, n) {
-        Some(e) => done(e.unpin(start, n)),
+        Some(e) => done(e.munlock(start, n)),
         None => raw(libc::SYS_munlock, [addr as usize, len, 0, 0, 0, 0]) as c_int,
     }
 }

@@ -253,9 +253,9 @@ extern "C" fn reclaim(word: *mut c_void) -> *mut c_void {
     let leave = begin(word);
     thread::set_name(c"weir-reclaim");
     thread::prefer_others();
-    let mut bench = Weir::workbench();
+    let mut workbench = Weir::workbench();
     if let Some(e) = state::engine() {
-        e.reclaim_in_background(&mut bench, leave);
+        e.reclaim_in_background(&mut workbench, leave);
     }
     core::ptr::null_mut()
 }

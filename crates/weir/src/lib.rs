@@ -1,4 +1,4 @@
-//! The Weir engine: how a page lives between RAM, a compressed pool and (later) a swap file.
+//! The Weir engine: how a page lives between RAM, a compressed pool and a swap file.
 //!
 //! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table and the
 //! frame arena. Everything that touches the kernel or raw memory is behind `door`.
@@ -6,37 +6,57 @@
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]
-pub mod admission;
+pub(crate) mod admission;
 pub mod config;
 #[cfg(not(loom))]
-pub mod demand;
-pub mod door;
+pub(crate) mod demand;
+pub(crate) mod door;
 #[cfg(not(loom))]
 pub mod engine;
 #[cfg(not(loom))]
 pub mod error;
 #[cfg(not(loom))]
-pub mod fault;
+pub(crate) mod fault;
 #[cfg(not(loom))]
-pub mod frames;
+pub(crate) mod frames;
 pub mod limits;
 #[cfg(all(test, loom))]
 mod loom_models;
-/// How much time the program has for itself.
-pub mod meter;
-pub mod page;
+pub(crate) mod meter;
+pub(crate) mod page;
 #[cfg(not(loom))]
-pub mod policy;
+pub(crate) mod policy;
 #[cfg(not(loom))]
-pub mod reclaim;
+pub(crate) mod reclaim;
 #[cfg(not(loom))]
-pub mod shared;
+pub(crate) mod shared;
 #[cfg(all(test, not(loom)))]
 mod sim;
 #[cfg(not(loom))]
 pub mod stats;
-pub mod sync;
+pub(crate) mod sync;
 #[cfg(not(loom))]
-pub mod tier;
+pub(crate) mod tier;
 #[cfg(not(loom))]
-pub mod trials;
+pub(crate) mod trials;
+
+// What the shim names beside the engine.
+#[cfg(not(loom))]
+pub use fault::load::Load;
+#[cfg(not(loom))]
+pub use page::region::{Access, AtFork, Kind};
+pub use sync::BlockLock;
+
+/// Parts of the engine for benches that replay traces, and for tests of the swap file on a real disk.
+#[cfg(not(loom))]
+pub mod replay {
+    pub use crate::admission::{Admission, Pressure, Verdict, Want};
+    pub use crate::page::id::{BLOCK_PAGES, BlockId, PageId, SwapSlot};
+    pub use crate::page::resident::{Arrival, ResidentSet};
+    pub use crate::page::state::State;
+    pub use crate::page::table::PageTable;
+    pub use crate::reclaim::compress::{Form, Workbench, compress};
+    pub use crate::reclaim::lift::blocks_at_once;
+    pub use crate::tier::pool::Codec;
+    pub use crate::tier::swap;
+}

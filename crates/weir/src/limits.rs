@@ -32,7 +32,7 @@ const _: () = assert!(
 /// Smallest managed space worth starting with, as a multiple of the budget.
 pub const SPACE_PER_BUDGET_MIN: u64 = 2;
 
-/// Arena slots per frame of the budget: windows must be empty to take a block, and windows with
+/// Arena places per frame of the budget: windows must be empty to take a block, and windows with
 /// a few free frames each are not empty.
 pub const ARENA_PER_BUDGET: u64 = 3;
 
@@ -229,26 +229,26 @@ pub const NEAR_PART_AT: u32 = 2;
 pub const NEAR_ALL_AT: u32 = 4;
 /// Pages of a part. Not tried (decision 22).
 pub const NEAR_PART_PAGES: u32 = 16;
-/// One block in so many is held while bringing does not pay or nothing is known. Not tried (decision 31).
-pub const NEAR_HELD_ONE_IN: u32 = 16;
-/// The same while it pays: each one that is held costs the faults that bringing saves. Not tried (decision
+/// One block in so many does without while bringing does not pay or nothing is known. Not tried (decision 31).
+pub const NEAR_WITHOUT_ONE_IN: u32 = 16;
+/// The same while it pays: each one that does without costs the faults that bringing saves. Not tried (decision
 /// 31).
-pub const NEAR_HELD_ONE_IN_IF_PAYS: u32 = 64;
-/// So many times that bringing was held make a verdict. Not tried (decision 31).
+pub const NEAR_WITHOUT_ONE_IN_IF_PAYS: u32 = 64;
+/// So many times that bringing was left out make a finding. Not tried (decision 31).
 pub const NEAR_TRIALS: u32 = 16;
-/// After two to this power of the program's faults on pages that are out, other blocks are held also without
-/// a verdict: there may be none, if the program stays with blocks that are not. Not tried (decision 31).
-pub const NEAR_HOLD_SHIFT: u32 = 16;
+/// After two to this power of the program's faults on pages that are out, other blocks do without, also without
+/// a finding: there may be none, if the program stays with blocks that are not. Not tried (decision 31).
+pub const NEAR_WITHOUT_SHIFT: u32 = 16;
 /// Pages of the 14 of a part and of the 60 of a block that must be wanted for bringing from the pool to pay.
 /// Tried: 5 and 20, 8 and 24, 12 and 48 (decisions 31 and 32).
 pub const NEAR_WORTH: [u32; 2] = [8, 24];
 /// The same from the swap file. Tried: 8 and 24, 11 and 40, 12 and 48, 13 and 56 (decision 32: 10 to 27 times
 /// on F4's graph).
 pub const NEAR_WORTH_SWAPPED: [u32; 2] = [12, 48];
-/// Odd numbers that mix which blocks are held; they steer nothing.
+/// Odd numbers that mix which blocks do without; they steer nothing.
 pub const NEAR_MIX: [u32; 3] = [0x85eb_ca6b, 0xc2b2_ae35, 0x9e37_79b1];
 const _: () = {
-    assert!(NEAR_HELD_ONE_IN.is_power_of_two() && NEAR_HELD_ONE_IN_IF_PAYS.is_power_of_two());
+    assert!(NEAR_WITHOUT_ONE_IN.is_power_of_two() && NEAR_WITHOUT_ONE_IN_IF_PAYS.is_power_of_two());
     assert!(BLOCK_PAGES.is_multiple_of(NEAR_PART_PAGES) && (BLOCK_PAGES / NEAR_PART_PAGES).is_power_of_two());
     assert!(NEAR_PART_AT < NEAR_ALL_AT);
     assert!(

@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use weir::page::PageId;
-use weir::tier::swap::*;
+use weir::replay::PageId;
+use weir::replay::swap::*;
 use weir_os::fileio::{Backend, FileIo};
 use weir_os::swapfile::{OpenError, SwapFile, space};
 

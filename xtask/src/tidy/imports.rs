@@ -1,5 +1,5 @@
 //! The direction of imports inside the engine:
-//! `engine -> {fault, reclaim} -> shared -> {tier, frames} -> page -> {limits, sync, error}`.
+//! `engine -> {fault, reclaim} -> shared -> {tier, frames} -> {page, policy} -> {limits, sync, error}`.
 
 use super::Finding;
 use super::source::Source;
@@ -58,7 +58,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
         .map(|(offset, name)| {
             let what = format!(
                 "`{module}` must not import `{name}`: imports point one way, \
-                 engine -> {{fault, reclaim}} -> shared -> {{tier, frames}} -> page -> {{limits, sync, \
+                 engine -> {{fault, reclaim}} -> shared -> {{tier, frames}} -> {{page, policy}} -> {{limits, sync, \
                  error}}"
             );
             Finding::new(&source.path, source.line_of(offset), what)

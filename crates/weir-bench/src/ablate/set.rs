@@ -71,10 +71,10 @@ struct Program {
 
 const GRAPH: Plain = Plain {
     phases: "graph",
-    ram_mib: [16, 128],
+    ram_mib: [64, 128],
     data_percent: 112,
     more_percent: 0,
-    length: [0.1, 3.0],
+    length: [0.5, 3.0],
     swap: true,
     pool_max: 20,
     figures: &[("transactions", "/transactions_per_s")],
@@ -85,13 +85,13 @@ pub static SET: [Scenario; 9] = [
     Scenario {
         name: "pool",
         what: "twice the RAM, all of it compressed, no file",
-        seconds: [3.0, 16.0],
+        seconds: [5.0, 16.0],
         work: Work::Plain(Plain {
             phases: "fill,seqread,randread@1,randread@2,randwrite@1,zipf@1",
-            ram_mib: [16, 256],
+            ram_mib: [64, 256],
             data_percent: 200,
             more_percent: 50,
-            length: [0.05, 2.0],
+            length: [0.3, 2.0],
             swap: false,
             pool_max: 90,
             figures: &[
@@ -108,13 +108,13 @@ pub static SET: [Scenario; 9] = [
     Scenario {
         name: "swap",
         what: "twice the RAM, with a swap file",
-        seconds: [4.0, 20.0],
+        seconds: [5.0, 20.0],
         work: Work::Plain(Plain {
             phases: "fill,seqread,randread@1,randread@16,randwrite@1",
-            ram_mib: [16, 256],
+            ram_mib: [64, 256],
             data_percent: 200,
             more_percent: 0,
-            length: [0.05, 2.0],
+            length: [0.3, 2.0],
             swap: true,
             pool_max: 90,
             figures: &[
@@ -129,13 +129,13 @@ pub static SET: [Scenario; 9] = [
     Scenario {
         name: "f4-112",
         what: "transactions on data of 112 % of the RAM, pool of at most 20 %",
-        seconds: [2.0, 20.0],
+        seconds: [3.0, 20.0],
         work: Work::Plain(GRAPH),
     },
     Scenario {
         name: "f4-150",
         what: "transactions on data of 150 % of the RAM, pool of at most 20 %",
-        seconds: [2.0, 20.0],
+        seconds: [3.0, 20.0],
         work: Work::Plain(Plain { data_percent: 150, ..GRAPH }),
     },
     Scenario {

@@ -6,8 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use weir::config::Codec as Setting;
 use weir::limits::RECORD_BYTES_MAX;
-use weir::reclaim::compress::{Form, Workbench, compress};
-use weir::tier::pool::Codec;
+use weir::replay::{Codec, Form, Workbench, compress};
 use weir_os::codec::{self, PageBytes, RUN_BYTES_MAX, Scratch};
 use zstd::bulk::{Compressor, Decompressor};
 

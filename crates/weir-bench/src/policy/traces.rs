@@ -4,7 +4,7 @@ use std::io::BufRead;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use weir::page::id::BLOCK_PAGES;
+use weir::replay::BLOCK_PAGES;
 use weir_cli::compare::numbers::Random;
 use weir_os::mem::PAGE_BYTES;
 

@@ -5,15 +5,12 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, anyhow};
-use weir::admission::{Admission, Pressure, Verdict, Want};
 use weir::limits::VICTIMS_TRIED;
 use weir::limits::{FREE_HIGH_FACTOR, FREE_LOW_SHARE, LIFT_BLOCKS, STAGED_SHARE};
-use weir::page::id::BLOCK_PAGES;
-use weir::page::resident::{Arrival, ResidentSet};
-use weir::page::state::State;
-use weir::page::table::PageTable;
-use weir::page::{BlockId, PageId};
-use weir::reclaim::lift::blocks_at_once;
+use weir::replay::{
+    Admission, Arrival, BLOCK_PAGES, BlockId, PageId, PageTable, Pressure, ResidentSet, State, Verdict, Want,
+    blocks_at_once,
+};
 
 use super::known::Policy;
 

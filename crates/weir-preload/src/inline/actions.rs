@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use weir::sync::BlockLock;
+use weir::BlockLock;
 use weir_os::signal::{Mask, bit};
 
 /// One more than the highest signal's number.

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::{deliver, stacks};
 use crate::state;
 use weir::engine::inline::Served;
-use weir::fault::load::Load;
+use weir::Load;
 use weir_os::gate::area::Area;
 use weir_os::mem::PAGE_BYTES;
 

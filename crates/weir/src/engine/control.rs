@@ -514,18 +514,18 @@ impl<P: Pager> Engine<P> {
 
     /// `mlock`: brings the range in and keeps it, and keeps the kernel from swapping it. Refused beyond half
     /// of the frames, and by the kernel beyond its limit.
-    pub fn pin(&self, addr: usize, len: usize) -> Result<(), Refused> {
+    pub fn mlock(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let (start, end, _, whole) = self.parts(&self.regions(), addr, len)?;
         if !whole {
             return Err(Refused::NotManaged);
         }
-        let pinned = self.core.census.pinned.load(Ordering::Relaxed);
-        if pinned + u64::from(end - start) > u64::from(self.core.room.frames.limit() / 2) {
+        let locked = self.core.census.mlocked.load(Ordering::Relaxed);
+        if locked + u64::from(end - start) > u64::from(self.core.room.frames.limit() / 2) {
             return Err(Refused::Full);
         }
         for page in start..end {
-            self.pin_page(PageId(page))?;
+            self.mlock_page(PageId(page))?;
         }
         let mut regions = self.regions();
         self.change(&mut regions, addr, len, |r| Region { locked: r.kind != Kind::Foreign, ..r })?;
@@ -563,7 +563,7 @@ impl<P: Pager> Engine<P> {
         if whole { Ok(()) } else { Err(Refused::NotManaged) }
     }
 
-    fn pin_page(&self, page: PageId) -> Result<(), Refused> {
+    fn mlock_page(&self, page: PageId) -> Result<(), Refused> {
         for n in 0..1000 {
             if n == 500 {
                 self.core.room.need_pool(&self.core.ledger); // the swap file may be stuck
@@ -573,11 +573,11 @@ impl<P: Pager> Engine<P> {
                 let _guard = self.core.table.block(page.block()).lock();
                 let word = self.core.table.word(page);
                 let found = word.load();
-                if found.pinned() {
+                if found.mlocked() {
                     return Ok(());
                 }
-                if found.state() == State::Resident && word.try_pin(found, true).is_ok() {
-                    self.core.census.pinned.fetch_add(1, Ordering::Relaxed);
+                if found.state() == State::Resident && word.try_mlock(found, true).is_ok() {
+                    self.core.census.mlocked.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
             }
@@ -602,7 +602,7 @@ impl<P: Pager> Engine<P> {
     }
 
     /// `munlock`.
-    pub fn unpin(&self, addr: usize, len: usize) -> Result<(), Refused> {
+    pub fn munlock(&self, addr: usize, len: usize) -> Result<(), Refused> {
         let _inside = self.inside();
         let mut regions = self.regions();
         self.unpin_inside(&mut regions, addr, len)
@@ -612,12 +612,12 @@ impl<P: Pager> Engine<P> {
         let (start, end) = self.page_range(addr, len)?;
         self.parts(regions, addr, len)?.2.into_iter().for_each(|r| self.unlock(r));
         self.change(regions, addr, len, |r| Region { locked: false, ..r })?;
-        self.unpin_pages(start, end);
+        self.munlock_pages(start, end);
         Ok(())
     }
 
-    pub(super) fn unpin_pages(&self, start: u32, end: u32) {
-        if self.core.census.pinned.load(Ordering::Relaxed) == 0 {
+    pub(super) fn munlock_pages(&self, start: u32, end: u32) {
+        if self.core.census.mlocked.load(Ordering::Relaxed) == 0 {
             return;
         }
         each_block(start, end, |block, mask| {
@@ -626,8 +626,8 @@ impl<P: Pager> Engine<P> {
             for i in (0..64).filter(|i| mask >> i & 1 == 1) {
                 let word = self.core.table.word(block.page(i));
                 let found = word.load();
-                if found.pinned() && word.try_pin(found, false).is_ok() {
-                    self.core.census.pinned.fetch_sub(1, Ordering::Relaxed);
+                if found.mlocked() && word.try_mlock(found, false).is_ok() {
+                    self.core.census.mlocked.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         });

@@ -40,7 +40,7 @@ impl Engine<KernelPager> {
     /// leaked until then). The gate is open.
     pub fn fork_failed(&self) {
         let Some(swapping) = &self.core.copies.swapping else { return };
-        let _signals = super::Signals(weir_os::thread::block_signals());
+        let _signals = super::Blocked(weir_os::thread::block_signals());
         self.gate.close();
         swapping.empty_caches();
         let _ = swapping.tier.reclaim_leaked(|mine| self.each_slot(mine));
@@ -55,7 +55,7 @@ impl Engine<KernelPager> {
         else {
             return;
         };
-        let _signals = super::Signals(weir_os::thread::block_signals());
+        let _signals = super::Blocked(weir_os::thread::block_signals());
         self.gate.close();
         swapping.tier.depart();
         self.gate.open();
@@ -139,7 +139,7 @@ impl Engine<KernelPager> {
         for r in locked {
             regions.map.remove(r.start);
             regions.map.insert(Region { locked: false, ..r });
-            self.unpin_pages(r.start, r.end());
+            self.munlock_pages(r.start, r.end());
         }
         // Where nothing was opened there is nothing to wipe.
         let is_special = |r: &&Region| r.fork == AtFork::Drop || r.fork == AtFork::Wipe && !r.bare;

@@ -96,7 +96,7 @@ impl<P: Pager> Engine<P> {
             discard(&self.core, block, mask, Depth::Stored);
         });
         // Locks end with the memory, as they do when it is unmapped.
-        self.unpin_pages(r.start, r.end());
+        self.munlock_pages(r.start, r.end());
         if r.access != Access::Any {
             each_block(r.start, r.end(), |block, _| self.core.table.block(block).set_access(Access::Any));
         }

@@ -1,6 +1,7 @@
 //! Who runs: the engine as a whole. `control` does what the program asks of its address space,
 //! `threads` serves faults and reclaims, `fork` carries the engine into a child, `start` builds it.
 
+pub mod base;
 pub mod control;
 mod crawl;
 mod desk;
@@ -11,7 +12,6 @@ pub mod gate;
 pub mod heap;
 pub mod inline;
 pub mod outside;
-pub mod place;
 #[cfg(test)]
 mod readahead_tests;
 mod regions;
@@ -125,7 +125,7 @@ impl<P: Pager> Engine<P> {
     /// memory now would wait for the locks that this thread holds.
     fn inside(&self) -> Stay<'_> {
         self.check_own();
-        let signals = Signals(weir_os::thread::block_signals());
+        let signals = Blocked(weir_os::thread::block_signals());
         Stay { _gate: self.gate.enter(), _signals: signals }
     }
 
@@ -158,12 +158,12 @@ impl<P: Pager> Engine<P> {
 /// signals are let through.
 struct Stay<'a> {
     _gate: crate::sync::Inside<'a>,
-    _signals: Signals,
+    _signals: Blocked,
 }
 
-struct Signals(u64);
+struct Blocked(u64);
 
-impl Drop for Signals {
+impl Drop for Blocked {
     fn drop(&mut self) {
         weir_os::thread::restore_signals(self.0);
     }

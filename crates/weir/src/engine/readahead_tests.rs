@@ -8,7 +8,7 @@ use crate::fault::{self, Outcome};
 use crate::page::region::{Access, Kind};
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
-use crate::policy::nearness::{Held, Reach};
+use crate::policy::nearness::{Brings, Reach};
 use crate::shared::Core;
 use crate::sim::disk::FakeDisk;
 use crate::sim::{self, FakePager};
@@ -170,9 +170,9 @@ impl World {
     /// Whether nearness brings so much, of pages from the pool, where no block is held for a trial.
     fn brings(&self, reach: Reach) -> bool {
         let ask = |block| self.core().trials.ask(reach, State::Pooled, BlockId(block), 0);
-        let all: Vec<Held> = (0..PAGES / 64).map(ask).filter(|held| *held != Held::ForTrial).collect();
+        let all: Vec<Brings> = (0..PAGES / 64).map(ask).filter(|brings| *brings != Brings::Trial).collect();
         assert!(!all.is_empty() && all.iter().all(|held| *held == all[0]));
-        all[0] == Held::No
+        all[0] == Brings::Yes
     }
 
     fn row_access(&self, page: u32) -> Access {

@@ -1,6 +1,6 @@
 //! Start: address space, arena, tables, userfaultfd, threads.
 
-use super::{Engine, place, swapfile};
+use super::{Engine, base, swapfile};
 use crate::config::rules::{self, Rule, is_on};
 use crate::config::{Codec, Cold, Pager as PagerKind, Settings};
 use crate::error::StartError;
@@ -27,7 +27,7 @@ impl Engine<KernelPager> {
         let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
         let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
         let arena_len = (windows + lift_windows) as usize * window_bytes;
-        let (space, gate) = place::reserve(budget, intake, settings.place, arena_len)?;
+        let (space, gate) = base::reserve(budget, intake, settings.place, arena_len)?;
         let arena = Mapping::anon(arena_len).map_err(StartError::AddressSpace)?;
         space.name(c"weir-space");
         arena.name(c"weir-arena");
@@ -72,7 +72,7 @@ impl Engine<KernelPager> {
         core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);
-        engine.begin_at(place::first_block(geometry.pages));
+        engine.begin_at(base::first_block(geometry.pages));
         engine.measure_outside(settings.quiet);
         Ok(engine)
     }

@@ -251,9 +251,9 @@ impl World {
         let (start, pages) = self.maps[i];
         let n = pages.min(20) as usize * PAGE_BYTES;
         if self.rng.next(2) == 0 {
-            let _ = self.engine.pin(self.addr(start), n);
+            let _ = self.engine.mlock(self.addr(start), n);
         } else {
-            self.engine.unpin(self.addr(start), n).unwrap();
+            self.engine.munlock(self.addr(start), n).unwrap();
         }
     }
 
@@ -507,13 +507,13 @@ fn locks_of_an_array_end_when_it_is_freed_also_if_its_memory_is_used_again() {
     let start = ((a - BASE) / PAGE_BYTES) as u32;
     w.maps.push((start, 100));
     (start..start + 100).for_each(|p| w.write(p));
-    w.engine.pin(a, len).unwrap();
-    assert_eq!(w.engine.core.validate(PAGES).unwrap().pinned, 100);
+    w.engine.mlock(a, len).unwrap();
+    assert_eq!(w.engine.core.validate(PAGES).unwrap().mlocked, 100);
     w.engine.heap_free(a).unwrap();
     let b = w.engine.heap_alloc(len, 1, false).unwrap();
     assert_eq!(b, a, "from the cache");
     let census = w.engine.core.validate(PAGES).unwrap();
-    assert_eq!((census.pinned, w.engine.core.census.pinned.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((census.mlocked, w.engine.core.census.mlocked.load(Ordering::Relaxed)), (0, 0));
 }
 
 #[test]

@@ -236,7 +236,7 @@ impl Engine<KernelPager> {
             u64::from(c.room.pool.limit()) * 6400 / u64::from(c.room.frames.limit().max(1)),
             mib(c.census.managed()),
             c.stats.out_stuck.load(Ordering::Relaxed),
-            c.census.pinned.load(Ordering::Relaxed),
+            c.census.mlocked.load(Ordering::Relaxed),
             match &c.copies.swapping {
                 None => "no swap file is configured",
                 Some(s) if s.tier.is_latched().is_some() =>

@@ -1,6 +1,7 @@
 //! A page comes in.
 //!
-//! [`resolve`] is the whole way: lookup, readahead, fetch, install. It holds the lock of one block,
+//! [`resolve_load`] is the whole way: room, lookup, what to bring, fetch, install. [`resolve`] is the same
+//! where nobody can be given a value without its page. It holds the lock of one block,
 //! allocates nothing, and touches memory only through frames it owns. Pages in the swap file are read without
 //! the lock (`swapin`).
 

@@ -1,4 +1,4 @@
-//! Room: the frame arena in windows of 64 places, handed out in ascending runs.
+//! Frames: the frame arena in windows of 64 places, handed out in ascending runs.
 //!
 //! A window is *empty* (no frame in it; a block can be moved in), *free* (some frames, all free or
 //! in somebody's hand), or *taken* (a block's staged pages, or 64 frames of pool). Frames in hand

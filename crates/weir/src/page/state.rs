@@ -8,13 +8,13 @@
 //! | - | - | - | - | - | - | - |
 //! | Absent | - | `try_install` | | | | |
 //! | Resident | `try_discard` | `try_drop_kept` | `try_stage` | | | |
-//! | Staged | `try_discard` | `try_take_back` | `try_drop_kept`, `try_begin_write` | `try_store_same` | `try_store`, `try_store_doubled` | `try_store_slot`, `try_swap_out` |
+//! | Staged | `try_discard` | `try_take_back` | `try_drop_kept`, `try_mark_stuck`, `try_begin_write` | `try_store_same` | `try_store`, `try_store_doubled` | `try_store_slot`, `try_swap_out` |
 //! | Same | `try_discard` | `try_install` | | | | |
 //! | Pooled | `try_discard` | `try_install` (kept or not), `try_install_doubled` | | | `try_rehandle`, `try_begin_write`, `try_double`, `try_undouble` | `try_swap_out`, `try_evict` |
 //! | Swapped | `try_discard` | `try_install` (kept or not) | | | | `try_begin_read`, `try_reslot` |
 //!
-//! `try_rehandle` (pool compaction) also applies to a kept record. `PINNED` (mlock) survives
-//! every transition but `try_discard`.
+//! `try_rehandle` (pool compaction) also applies to a kept record. `MLOCKED` (mlock) survives
+//! every transition but `try_discard`. `try_mlock`, `try_end_io` and `try_adopt` apply to any state.
 //!
 //! **Tags.** Reads and writes of the swap file happen without the block's lock. Whoever has one under way for
 //! a page writes his number into its word, and finds it there afterwards or drops what he did: every
@@ -29,7 +29,7 @@
 //! second word the slot: [`super::table::PageTable::slot_of`] knows both places, nobody else asks a word for
 //! its slot.
 //!
-//! Layout: bits 0..3 state, 3 kept, 4 pinned, 5 stuck (did not compress when last tried), 6 the kept copy is
+//! Layout: bits 0..3 state, 3 kept, 4 mlocked, 5 stuck (did not compress when last tried), 6 the kept copy is
 //! a slot of the swap file, or the pooled page is doubled, 7 the kept slot is of a page that was doubled,
 //! 8..16 tag, 16 hashed, 24..64 handle or slot.
 
@@ -58,7 +58,7 @@ pub enum State {
 
 const STATE: u64 = 7;
 const KEPT: u64 = 1 << 3;
-const PINNED: u64 = 1 << 4;
+const MLOCKED: u64 = 1 << 4;
 const STUCK: u64 = 1 << 5;
 const SLOT: u64 = 1 << 6;
 const WARM: u64 = 1 << 7;
@@ -144,8 +144,8 @@ impl Word {
 
     /// Locked in memory by the program.
     #[inline]
-    pub fn pinned(self) -> bool {
-        self.0 & PINNED != 0
+    pub fn mlocked(self) -> bool {
+        self.0 & MLOCKED != 0
     }
 
     /// Did not compress when last tried.
@@ -223,7 +223,7 @@ impl PageWord<'_> {
             State::Swapped if keep => KEPT | SLOT | from.0 & HANDLE,
             _ => 0,
         };
-        let to = Word(from.bare(State::Resident, PINNED | STUCK) | copy);
+        let to = Word(from.bare(State::Resident, MLOCKED | STUCK) | copy);
         self.only(from, &[State::Absent, State::Same, State::Pooled, State::Swapped], to)
     }
 
@@ -234,17 +234,17 @@ impl PageWord<'_> {
             return Err(self.load());
         }
         let copy = KEPT | SLOT | WARM | u64::from(slot.0) << HANDLE_SHIFT;
-        self.go(from, Word(from.bare(State::Resident, PINNED) | copy))
+        self.go(from, Word(from.bare(State::Resident, MLOCKED) | copy))
     }
 
     /// Resident to Staged, after the page was moved into its block's window.
     pub fn try_stage(self, from: Word) -> Transition {
-        self.only(from, &[State::Resident], Word(from.bare(State::Staged, PINNED | STUCK) | from.copy()))
+        self.only(from, &[State::Resident], Word(from.bare(State::Staged, MLOCKED | STUCK) | from.copy()))
     }
 
     /// Staged to Resident, after the frame was moved back.
     pub fn try_take_back(self, from: Word) -> Transition {
-        let to = Word(from.bare(State::Resident, PINNED | STUCK) | from.copy());
+        let to = Word(from.bare(State::Resident, MLOCKED | STUCK) | from.copy());
         self.only(from, &[State::Staged], to)
     }
 
@@ -256,13 +256,13 @@ impl PageWord<'_> {
 
     /// Staged to Same. A kept copy must be dropped first.
     pub fn try_store_same(self, from: Word) -> Transition {
-        self.only(from, &[State::Staged], Word(from.bare(State::Same, PINNED)))
+        self.only(from, &[State::Staged], Word(from.bare(State::Same, MLOCKED)))
     }
 
     /// Staged to Pooled, with a fresh record or the unchanged kept one, whose hash the second word still is.
     pub fn try_store(self, from: Word, handle: Handle) -> Transition {
         let hashed = if from.kept() == Some(handle) { HASHED } else { 0 };
-        let to = Word(from.bare(State::Pooled, PINNED) | hashed | handle.0 << HANDLE_SHIFT);
+        let to = Word(from.bare(State::Pooled, MLOCKED) | hashed | handle.0 << HANDLE_SHIFT);
         self.only(from, &[State::Staged], to)
     }
 
@@ -272,7 +272,7 @@ impl PageWord<'_> {
         if from.kept_slot().is_none() {
             return Err(self.load());
         }
-        let to = Word(from.bare(State::Pooled, PINNED) | SLOT | handle.0 << HANDLE_SHIFT);
+        let to = Word(from.bare(State::Pooled, MLOCKED) | SLOT | handle.0 << HANDLE_SHIFT);
         self.only(from, &[State::Staged], to)
     }
 
@@ -297,7 +297,7 @@ impl PageWord<'_> {
         if !from.doubled() {
             return Err(self.load());
         }
-        self.go(from, Word(from.bare(State::Swapped, PINNED) | u64::from(slot.0) << HANDLE_SHIFT))
+        self.go(from, Word(from.bare(State::Swapped, MLOCKED) | u64::from(slot.0) << HANDLE_SHIFT))
     }
 
     /// Staged to Swapped, when the slot kept of it is still true, and with it the hash in the second word.
@@ -305,7 +305,7 @@ impl PageWord<'_> {
         if from.kept_slot().is_none() {
             return Err(self.load());
         }
-        let to = Word(from.bare(State::Swapped, PINNED | STUCK) | HASHED | from.0 & HANDLE);
+        let to = Word(from.bare(State::Swapped, MLOCKED | STUCK) | HASHED | from.0 & HANDLE);
         self.only(from, &[State::Staged], to)
     }
 
@@ -354,7 +354,7 @@ impl PageWord<'_> {
         if from.tag() != tag || tag == 0 {
             return Err(self.load());
         }
-        let to = from.bare(State::Swapped, PINNED | STUCK | HASHED) | u64::from(slot.0) << HANDLE_SHIFT;
+        let to = from.bare(State::Swapped, MLOCKED | STUCK | HASHED) | u64::from(slot.0) << HANDLE_SHIFT;
         self.only(from, &[State::Pooled, State::Staged], Word(to))
     }
 
@@ -371,9 +371,9 @@ impl PageWord<'_> {
         self.go(from, Word::ABSENT)
     }
 
-    /// Sets or clears the pinned flag.
-    pub fn try_pin(self, from: Word, on: bool) -> Transition {
-        self.go(from, Word(if on { from.0 & !TAG | PINNED } else { from.0 & !(PINNED | TAG) }))
+    /// Sets or clears the mlocked flag.
+    pub fn try_mlock(self, from: Word, on: bool) -> Transition {
+        self.go(from, Word(if on { from.0 & !TAG | MLOCKED } else { from.0 & !(MLOCKED | TAG) }))
     }
 
     /// Writes a word that a moved page brings along (`mremap`); the place must be Absent.
@@ -540,7 +540,7 @@ mod tests {
         let t = w.try_begin_write(w.try_stage(back).unwrap(), 3).unwrap();
         assert_eq!(w.try_mark_stuck(t).unwrap().tag(), 0);
         let t = w.try_begin_write(w.load(), 3).unwrap();
-        assert_eq!(w.try_pin(t, true).unwrap().tag(), 0);
+        assert_eq!(w.try_mlock(t, true).unwrap().tag(), 0);
         let t = w.try_begin_write(w.load(), 3).unwrap();
         let s = w.try_swap_out(t, SwapSlot(1), 3).unwrap();
         let t = w.try_begin_read(s, 8).unwrap();
@@ -609,11 +609,11 @@ mod tests {
     fn a_pin_survives_the_round_trip_and_ends_with_the_page() {
         let cell = AtomicU64::new(0);
         let w = PageWord(&cell);
-        let w1 = w.try_pin(w.load(), true).unwrap();
+        let w1 = w.try_mlock(w.load(), true).unwrap();
         let w2 = w.try_install(w1, false).unwrap();
         let w3 = w.try_stage(w2).unwrap();
         let w4 = w.try_take_back(w3).unwrap();
-        assert!(w4.pinned());
-        assert!(!w.try_discard(w4).unwrap().pinned());
+        assert!(w4.mlocked());
+        assert!(!w.try_discard(w4).unwrap().mlocked());
     }
 }

@@ -262,7 +262,7 @@ impl<'a> BlockRow<'a> {
         self.0.w64[2].load(Ordering::Relaxed)
     }
 
-    /// Sets the state of readahead.
+    /// Sets the state of readahead: a hint, also written without the lock.
     #[inline]
     pub fn set_readahead(self, v: u64) {
         self.0.w64[2].store(v, Ordering::Relaxed);
@@ -339,7 +339,7 @@ impl<'a> BlockRow<'a> {
         self.0.w32[3].load(Ordering::Relaxed)
     }
 
-    /// Notes reclaim's clock.
+    /// Notes reclaim's clock. The lock of the resident set covers it, not the block's.
     #[inline]
     pub fn set_evicted_at(self, t: u32) {
         self.0.w32[3].store(t, Ordering::Relaxed);

@@ -5,16 +5,16 @@
 //! faults of the whole program on pages that are out.
 //!
 //! Such faults may be all that comes, and nobody sees whether a page that was brought is used. So what
-//! bringing saves is looked at where it is not done. A few blocks are *held*: where faults come close
+//! bringing saves is looked at where it is not done. A few blocks *do without*: where faults come close
 //! together there, each brings its page alone, and what comes is counted ([`crate::trials`]). Where it is too
-//! little, all blocks are held until it is more than that again. A search that halves its range faults some
+//! little, all blocks do without until it is more than that again. A search that halves its range faults some
 //! five times in the last block of its way, whatever it finds there; work on a small part of the memory
 //! faults on most of its pages.
 
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_HELD_ONE_IN, NEAR_HELD_ONE_IN_IF_PAYS,
-    NEAR_HOLD_SHIFT, NEAR_MEAN_BITS, NEAR_MIX, NEAR_PART_AT, NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_TIME_BITS,
+    NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_WITHOUT_ONE_IN, NEAR_WITHOUT_ONE_IN_IF_PAYS,
+    NEAR_WITHOUT_SHIFT, NEAR_MEAN_BITS, NEAR_MIX, NEAR_PART_AT, NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_TIME_BITS,
     NEAR_WORTH, NEAR_WORTH_SWAPPED,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, run_mask};
@@ -35,7 +35,7 @@ pub enum Reach {
     Block,
 }
 
-/// Pages that must come anyway, for each time that bringing is held, for bringing to pay.
+/// Pages that must come anyway, for each time that bringing is left out, for bringing to pay.
 ///
 /// From the pool about half of what would be brought: a page that comes along costs a quarter to a third of a
 /// fault where a processor is idle, but about one where all are busy making room; and it takes the frame of
@@ -47,19 +47,19 @@ pub const fn worth((reach, source): (Reach, State)) -> u32 {
     worth[reach as usize]
 }
 
-/// What held blocks showed last.
+/// What blocks without it showed last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Finding {
     /// How many there were. None yet: bringing pays.
     number: u32,
     /// Pages that came for each time, of the last.
     mean: u32,
 }
 
-impl Verdict {
+impl Finding {
     /// From the bits of a word.
-    pub fn decode(word: u32) -> Verdict {
-        Verdict { number: word >> NEAR_MEAN_BITS, mean: word & ((1 << NEAR_MEAN_BITS) - 1) }
+    pub fn decode(word: u32) -> Finding {
+        Finding { number: word >> NEAR_MEAN_BITS, mean: word & ((1 << NEAR_MEAN_BITS) - 1) }
     }
 
     /// As the bits of a word.
@@ -68,8 +68,8 @@ impl Verdict {
     }
 
     /// The one after this, with so many pages for each time.
-    pub fn next(self, mean: u32) -> Verdict {
-        Verdict { number: ((self.number + 1) & (u32::MAX >> NEAR_MEAN_BITS)).max(1), mean }
+    pub fn next(self, mean: u32) -> Finding {
+        Finding { number: ((self.number + 1) & (u32::MAX >> NEAR_MEAN_BITS)).max(1), mean }
     }
 
     fn pays(self, worth: u32) -> bool {
@@ -79,7 +79,7 @@ impl Verdict {
 
 /// Whether pages are brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum Brings {
     /// They are.
     No,
     /// They are not: it does not pay.
@@ -89,25 +89,25 @@ pub enum Held {
 }
 
 /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
-pub fn held(verdict: Verdict, of: (Reach, State), block: BlockId, now: u64) -> Held {
+pub fn brings(finding: Finding, of: (Reach, State), block: BlockId, now: u64) -> Brings {
     if !is_on(Rule::NearnessTrials) {
-        return Held::No;
+        return Brings::Yes;
     }
-    let pays = verdict.pays(worth(of));
-    match (is_held(block, of.0, (verdict.number, pays), now), pays) {
-        (true, _) => Held::ForTrial,
-        (_, false) => Held::ByVerdict,
-        _ => Held::No,
+    let pays = finding.pays(worth(of));
+    match (does_without(block, of.0, (finding.number, pays), now), pays) {
+        (true, _) => Brings::Trial,
+        (_, false) => Brings::DoesNotPay,
+        _ => Brings::Yes,
     }
 }
 
-/// Which blocks are held changes with each verdict, so that none pays for all, and with the reach. `verdict`:
+/// Which blocks do without changes with each finding, so that none pays for all, and with the reach. `finding`:
 /// its number, and whether it pays.
-fn is_held(block: BlockId, reach: Reach, (number, pays): (u32, bool), now: u64) -> bool {
-    let one_in = if number > 0 && pays { NEAR_HELD_ONE_IN_IF_PAYS } else { NEAR_HELD_ONE_IN };
+fn does_without(block: BlockId, reach: Reach, (number, pays): (u32, bool), now: u64) -> bool {
+    let one_in = if number > 0 && pays { NEAR_WITHOUT_ONE_IN_IF_PAYS } else { NEAR_WITHOUT_ONE_IN };
     let when = (number << 2 | u32::from(!pays) << 1 | reach as u32).wrapping_mul(NEAR_MIX[0]);
-    let hold = ((now >> NEAR_HOLD_SHIFT) as u32).wrapping_mul(NEAR_MIX[1]);
-    let mixed = (block.0 ^ when ^ hold).wrapping_mul(NEAR_MIX[2]);
+    let turn = ((now >> NEAR_WITHOUT_SHIFT) as u32).wrapping_mul(NEAR_MIX[1]);
+    let mixed = (block.0 ^ when ^ turn).wrapping_mul(NEAR_MIX[2]);
     mixed >> (u32::BITS - one_in.ilog2()) == 0
 }
 
@@ -120,7 +120,7 @@ pub struct Nearby {
     at: u32,
 }
 
-/// A fault that was held for a trial.
+/// A fault in a block that does without for a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// Of which.
@@ -176,20 +176,20 @@ impl Nearby {
     }
 
     /// The pages to bring with the one at `index`, as far as the trials let it: `ask` says how far.
-    pub fn pages(self, ask: impl Fn(Reach) -> Held, source: State, index: u32) -> (u64, Option<Tried>) {
+    pub fn pages(self, ask: impl Fn(Reach) -> Brings, source: State, index: u32) -> (u64, Option<Tried>) {
         let alone = run_mask(index, 1);
         if self.count < NEAR_PART_AT {
             return (alone, None);
         }
         let tried = |reach, first, counts: bool| (alone, counts.then_some(Tried { reach, source, first }));
         match (ask(Reach::Part), ask(Reach::Block)) {
-            (Held::ForTrial, _) => {
+            (Brings::Trial, _) => {
                 let first = self.count == NEAR_PART_AT;
                 tried(Reach::Part, first, first || index / NEAR_PART_PAGES == self.part)
             }
-            (_, Held::ForTrial) => tried(Reach::Block, self.count == NEAR_ALL_AT, self.count >= NEAR_ALL_AT),
-            (_, Held::No) if self.count >= NEAR_ALL_AT => (u64::MAX, None),
-            (Held::No, _) => (run_mask(index / NEAR_PART_PAGES * NEAR_PART_PAGES, NEAR_PART_PAGES), None),
+            (_, Brings::Trial) => tried(Reach::Block, self.count == NEAR_ALL_AT, self.count >= NEAR_ALL_AT),
+            (_, Brings::Yes) if self.count >= NEAR_ALL_AT => (u64::MAX, None),
+            (Brings::Yes, _) => (run_mask(index / NEAR_PART_PAGES * NEAR_PART_PAGES, NEAR_PART_PAGES), None),
             _ => (alone, None),
         }
     }
@@ -207,46 +207,46 @@ mod tests {
 
     const FIRST: (u32, bool) = (0, true);
 
-    /// A block that no trial holds at first.
+    /// A block that does without for no trial at first.
     fn free_block() -> BlockId {
-        (0..).map(BlockId).find(|b| !is_held(*b, Part, FIRST, 0) && !is_held(*b, Block, FIRST, 0)).unwrap()
+        (0..).map(BlockId).find(|b| !does_without(*b, Part, FIRST, 0) && !does_without(*b, Block, FIRST, 0)).unwrap()
     }
 
-    /// A block that is held for this trial alone at first.
-    fn held_block(hold: Reach) -> BlockId {
-        let held = |b: &BlockId, reach| is_held(*b, reach, FIRST, 0) == (reach == hold);
-        (0..).map(BlockId).find(|b| held(b, Part) && held(b, Block)).unwrap()
+    /// A block that does without for this trial alone at first.
+    fn block_without(reach: Reach) -> BlockId {
+        let fits = |b: &BlockId, of| does_without(*b, of, FIRST, 0) == (of == reach);
+        (0..).map(BlockId).find(|b| fits(b, Part) && fits(b, Block)).unwrap()
     }
 
-    fn asked(block: BlockId, source: State) -> impl Fn(Reach) -> Held {
-        move |reach| held(Verdict::default(), (reach, source), block, 0)
+    fn asked(block: BlockId, source: State) -> impl Fn(Reach) -> Brings {
+        move |reach| brings(Finding::default(), (reach, source), block, 0)
     }
 
     #[test]
-    fn a_few_blocks_are_held_and_others_after_each_verdict_and_for_the_other_reach() {
-        let held = |reach, verdict: (u32, bool)| {
-            (0..16_000).filter(move |b| is_held(BlockId(*b), reach, verdict, 0))
+    fn a_few_blocks_do_without_and_others_after_each_finding_and_for_the_other_reach() {
+        let without = |reach, finding: (u32, bool)| {
+            (0..16_000).filter(move |b| does_without(BlockId(*b), reach, finding, 0))
         };
-        for (verdict, least, most) in [
+        for (finding, least, most) in [
             (FIRST, 900, 1100),
             ((1, false), 900, 1100),
             ((38, false), 900, 1100),
             ((1, true), 200, 300),
             ((38, true), 200, 300),
         ] {
-            let n = held(Part, verdict).count();
-            assert!((least..most).contains(&n), "{verdict:?}: {n}");
+            let n = without(Part, finding).count();
+            assert!((least..most).contains(&n), "{finding:?}: {n}");
         }
         let both =
-            |reach, verdict| held(Part, FIRST).filter(|b| is_held(BlockId(*b), reach, verdict, 0)).count();
+            |reach, finding| without(Part, FIRST).filter(|b| does_without(BlockId(*b), reach, finding, 0)).count();
         assert!(both(Part, (1, false)) < 200 && both(Block, FIRST) < 200);
-        let later = |b: &u32| is_held(BlockId(*b), Part, FIRST, 1 << NEAR_HOLD_SHIFT);
-        assert!(held(Part, FIRST).filter(later).count() < 200 && (0..16_000).any(|b| later(&b)));
+        let later = |b: &u32| does_without(BlockId(*b), Part, FIRST, 1 << NEAR_WITHOUT_SHIFT);
+        assert!(without(Part, FIRST).filter(later).count() < 200 && (0..16_000).any(|b| later(&b)));
     }
 
     const MANY: u64 = 1 << 20;
 
-    /// Pages that each of the faults at these times brings, of a block that no trial holds.
+    /// Pages that each of the faults at these times brings, of a block that does without for no trial.
     fn brought(times: &[u64]) -> Vec<u32> {
         let mut seen = Nearby::default();
         let step = |&time: &u64| {
@@ -293,10 +293,10 @@ mod tests {
         assert!(late.encode() < 1 << BITS);
     }
 
-    /// What a block that is held brings at each of these faults, all close together, and what counts for
+    /// What a block that does without brings at each of these faults, all close together, and what counts for
     /// which trial.
-    fn visit_held(hold: Reach, indices: &[u32]) -> Vec<(u32, Option<(Reach, bool)>)> {
-        let block = held_block(hold);
+    fn visit_without(reach: Reach, indices: &[u32]) -> Vec<(u32, Option<(Reach, bool)>)> {
+        let block = block_without(reach);
         let mut seen = Nearby::default();
         let step = |(time, &index): (usize, &u32)| {
             seen = Nearby::decode(seen.another(index, 1000 + time as u64, MANY).encode());
@@ -308,15 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn a_held_part_counts_what_comes_in_it_and_a_held_block_what_comes_after_the_fourth() {
+    fn a_part_on_trial_counts_what_comes_in_it_and_a_block_what_comes_after_the_fourth() {
         let (begins, goes_on) = (|r| (1, Some((r, true))), |r| (1, Some((r, false))));
         let nothing = (1, None);
         assert_eq!(
-            visit_held(Part, &[1, 40, 33, 35, 2, 47, 48]),
+            visit_without(Part, &[1, 40, 33, 35, 2, 47, 48]),
             [nothing, nothing, begins(Part), goes_on(Part), nothing, goes_on(Part), nothing]
         );
         assert_eq!(
-            visit_held(Block, &[1, 40, 33, 35, 2, 50, 34]),
+            visit_without(Block, &[1, 40, 33, 35, 2, 50, 34]),
             [nothing, nothing, nothing, nothing, begins(Block), goes_on(Block), goes_on(Block)]
         );
     }

@@ -21,7 +21,7 @@
 //! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a fault costs
 //! more than 64 zeroed frames.
 
-use super::nearness::{self, Held, Nearby, Reach, Tried};
+use super::nearness::{self, Brings, Nearby, Reach, Tried};
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     DEPTH_MAX, FREE_RESERVE, IN_ORDER, NEARBY_SHIFT, PASSED_LATELY, PASSED_MAX, STREAM_DEPTH_MAX,
@@ -181,7 +181,7 @@ pub struct Plan {
     pub expected: u64,
     /// What the fault proves.
     pub proof: Proof,
-    /// It was held for a trial of nearness.
+    /// The block does without for a trial of nearness.
     pub tried: Option<Tried>,
 }
 
@@ -256,7 +256,7 @@ pub struct Signals {
 
 /// Decides what a fault brings. `there`: whether a page of the block is resident. `ask`: whether nearness is
 /// held.
-pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> Held) -> Plan {
+pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> Brings) -> Plan {
     let (index, source) = (seen.index, seen.source);
     if seen.again || source == State::Swapped && !is_on(Rule::SwapReadahead) {
         // Whoever wants another word of a page is where he was: nothing follows from that.

@@ -1,7 +1,7 @@
 //! What each rule of the policy does, and what is done without it ([`crate::config::rules`]).
 
-use super::admission::{self, Known, Pressure, Verdict, Want, look};
-use super::nearness::{self, Held, Reach};
+use super::admission::{self, Known, Pressure, Finding, Want, look};
+use super::nearness::{self, Brings, Reach};
 use super::placement::{self, Kept, Placement};
 use super::pool_size::{self, PoolSize, Size};
 use super::readahead::{Plan, Signals, plan, stride};
@@ -35,7 +35,7 @@ const FAULT: Signals = Signals {
 };
 
 fn planned(fault: Signals) -> Plan {
-    plan(&fault, |_| true, |_| Held::No)
+    plan(&fault, |_| true, |_| Brings::Yes)
 }
 
 /// Pages that a fault brings with a rule and without it.
@@ -82,10 +82,10 @@ fn without_nearness_faults_in_no_order_bring_their_pages_and_without_its_trials_
     let remembered = planned(Signals { index: 40, ..pooled }).state.unwrap();
     let near = Signals { remembered, index: 5, now: 2, ..pooled };
     assert_eq!(pages(Rule::Nearness, near), (16, 1));
-    let poor = nearness::Verdict::default().next(0);
-    let held = || nearness::held(poor, (Reach::Block, State::Swapped), BlockId(1), 0);
-    assert!(held() != Held::No);
-    assert_eq!(without(Rule::NearnessTrials, held), Held::No);
+    let poor = nearness::Finding::default().next(0);
+    let held = || nearness::brings(poor, (Reach::Block, State::Swapped), BlockId(1), 0);
+    assert!(held() != Brings::Yes);
+    assert_eq!(without(Rule::NearnessTrials, held), Brings::Yes);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn without_admission_any_site_is_answered_and_any_page_comes_in_the_second_time(
     assert_eq!(without(Rule::BringSome, || answered(SCORE_MAX)), 1000);
     let pressure = Pressure { staged: 1000, pool_overflows: false, faulters: 1 };
     let late = || look(Known { age: 1 << 20, row: 0 }, State::Pooled, pressure, 1280);
-    assert_eq!((late(), without(Rule::VictimTime, late)), (Ok(0), Err(Verdict::ComesIn)));
+    assert_eq!((late(), without(Rule::VictimTime, late)), (Ok(0), Err(Finding::ComesIn)));
 }
 
 #[test]

@@ -42,8 +42,8 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
         let word = core.table.word(page);
         let found = word.load();
         let state = found.state();
-        if found.pinned() && (depth == Depth::All || state != State::Resident) {
-            core.census.pinned.fetch_sub(1, Ordering::Relaxed);
+        if found.mlocked() && (depth == Depth::All || state != State::Resident) {
+            core.census.mlocked.fetch_sub(1, Ordering::Relaxed);
         }
         if state == State::Resident {
             resident |= 1 << i;
@@ -119,7 +119,7 @@ fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> 
                 Err(e) => {
                     gone.refused = Some(e);
                     // It was counted as gone.
-                    core.census.pinned.fetch_add(found.pinned().into(), Ordering::Relaxed);
+                    core.census.mlocked.fetch_add(found.mlocked().into(), Ordering::Relaxed);
                 }
             }
         }

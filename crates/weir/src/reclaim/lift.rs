@@ -203,7 +203,7 @@ fn movable<P: Pager>(core: &Core<P>, row: &BlockGuard<'_>) -> (u64, u64) {
     let mut resident = 0;
     for i in 0..BLOCK_PAGES {
         let word = core.table.word(block.page(i)).load();
-        if word.pinned() {
+        if word.mlocked() {
             mask &= !run_mask(i, 1);
         } else if word.state() == State::Resident {
             resident |= run_mask(i, 1);

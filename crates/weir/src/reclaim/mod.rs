@@ -1,8 +1,8 @@
 //! Pages go out.
 //!
 //! [`run_once`] is the whole way, one batch at a time: excess, pressure, victims, unmap, store,
-//! free. The background thread calls it until the high mark; a fault without a frame calls it for a
-//! small batch.
+//! free. The background thread calls it until the high mark; a fault without a frame, `mlock`, and threads
+//! that keep room for their own next faults call it for a small batch.
 
 pub mod batch;
 pub mod compact;
@@ -11,7 +11,7 @@ pub mod discard;
 pub mod evict;
 mod fate;
 pub mod lift;
-mod place;
+mod placement;
 pub mod pool_size;
 pub mod recompress;
 mod records;

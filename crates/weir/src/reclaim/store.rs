@@ -6,7 +6,7 @@ use super::batch::Batch;
 use super::compress::Workbench;
 use super::evict::evict_written;
 use super::fate::{Fate, Step, count_record};
-use super::place::{To, decide};
+use super::placement::{To, decide};
 use super::records::Records;
 use super::tally;
 use super::window::{end_window, staged_from};

@@ -100,16 +100,16 @@ pub struct Leaving {
 
 /// Sorts the pages of `allowed`, without those locked in memory.
 fn movable(table: &PageTable, held: &BlockGuard<'_>, allowed: u64) -> Leaving {
-    let (mut resident, mut pinned) = (0u64, 0u64);
+    let (mut resident, mut locked) = (0u64, 0u64);
     for i in 0..64 {
         let w = table.word(held.block().page(i)).load();
-        if w.pinned() {
-            pinned |= 1 << i;
+        if w.mlocked() {
+            locked |= 1 << i;
         } else if w.state() == State::Resident {
             resident |= 1 << i;
         }
     }
-    leaving(resident & allowed, allowed & !pinned, held.readonly())
+    leaving(resident & allowed, allowed & !locked, held.readonly())
 }
 
 fn resident_of(table: &PageTable, held: &BlockGuard<'_>) -> u64 {
@@ -208,8 +208,8 @@ fn dropped_behind_our_back<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, page
         held.add_resident(-1);
         core.room.frames.vanished(1);
         core.census.count_managed(-1);
-        if found.pinned() {
-            core.census.pinned.fetch_sub(1, Ordering::Relaxed);
+        if found.mlocked() {
+            core.census.mlocked.fetch_sub(1, Ordering::Relaxed);
         }
         core.free_copy(held, page, found);
     }

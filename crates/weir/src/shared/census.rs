@@ -35,7 +35,7 @@ pub struct Counted {
     /// Pages in a frame with a record kept in the swap file.
     pub kept_slots: u64,
     /// Pages locked in memory.
-    pub pinned: u64,
+    pub mlocked: u64,
 }
 
 /// Pages with contents: now, and most so far.
@@ -50,7 +50,7 @@ struct Managed {
 pub struct Census {
     managed: Line<Managed>,
     /// Pages locked in memory by the program.
-    pub pinned: AtomicU64,
+    pub mlocked: AtomicU64,
 }
 
 impl Census {
@@ -134,8 +134,8 @@ impl Census {
         if u64::from(staged.pages()) != counted.staged {
             return Err("INV-5: staged pages miscounted");
         }
-        if copies.kept() != counted.kept || self.pinned.load(Ordering::Relaxed) != counted.pinned {
-            return Err("INV-5: kept or pinned pages miscounted");
+        if copies.kept() != counted.kept || self.mlocked.load(Ordering::Relaxed) != counted.mlocked {
+            return Err("INV-5: kept or locked pages miscounted");
         }
         check_slots(copies, &counted)?;
         let contents = counted.resident + counted.staged + counted.same + counted.pooled + counted.swapped;
@@ -194,7 +194,7 @@ fn count_block<D: BlockIo>(
         counted.doubled += u64::from(word.doubled());
         counted.kept_slots += u64::from(word.kept_slot().is_some());
         counted.kept += u64::from(word.kept().is_some());
-        counted.pinned += u64::from(word.pinned());
+        counted.mlocked += u64::from(word.mlocked());
         if word.state() != State::Absent && row.valid() >> i & 1 == 0 {
             return Err("INV-3: a page that is not mapped has contents");
         }

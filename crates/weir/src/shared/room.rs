@@ -37,7 +37,7 @@ pub struct Room {
     pub evicted: AtomicBool,
     pool_max_percent: u32,
     /// Windows that the pool may own, if its largest share allows them.
-    pool_share: AtomicU32,
+    pool_windows: AtomicU32,
     /// Since the last look at its share, pages had no other place than the pool.
     pool_needed: AtomicBool,
     /// A faulting thread is giving free frames back.
@@ -55,7 +55,7 @@ impl Room {
             progress: Line::default(),
             evicted: AtomicBool::new(false),
             pool_max_percent,
-            pool_share: AtomicU32::new(u32::MAX),
+            pool_windows: AtomicU32::new(u32::MAX),
             pool_needed: AtomicBool::new(false),
             shedding: AtomicBool::new(false),
         }
@@ -63,7 +63,7 @@ impl Room {
 
     /// Frames and pool follow limit, metadata and share.
     pub fn follow(&self, ledger: &Ledger) {
-        let basis = || (self.pool_share.load(Ordering::SeqCst), ledger.frames());
+        let basis = || (self.pool_windows.load(Ordering::SeqCst), ledger.frames());
         let mut seen = basis();
         loop {
             let (share, frames) = seen;
@@ -89,7 +89,7 @@ impl Room {
             Size::All => u32::MAX,
             Size::Windows(n) => n,
         };
-        if self.pool_share.swap(windows, Ordering::SeqCst) != windows {
+        if self.pool_windows.swap(windows, Ordering::SeqCst) != windows {
             self.follow(ledger);
         }
     }

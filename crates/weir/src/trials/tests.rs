@@ -6,14 +6,14 @@ use super::*;
 use crate::policy::nearness::worth;
 
 /// Visits `blocks` once each, with so many pages that come close together after the first that might
-/// bring more. How many visits brought more, and how many were held for the trial.
+/// bring more. How many visits brought more, and how many did without for the trial.
 fn visit(trials: &Trials, reach: Reach, blocks: core::ops::Range<u32>, pages: u32) -> (u32, u32) {
     let (mut brought, mut tried) = (0, 0);
     for block in blocks.map(BlockId) {
         match trials.ask(reach, Pooled, block, 0) {
-            Held::No => brought += 1,
-            Held::ByVerdict => {}
-            Held::ForTrial => {
+            Brings::Yes => brought += 1,
+            Brings::DoesNotPay => {}
+            Brings::Trial => {
                 tried += 1;
                 (0..=pages).for_each(|n| trials.note(reach, Pooled, n == 0, 1));
             }
@@ -33,7 +33,7 @@ fn where_little_is_saved_bringing_ends_and_where_much_is_it_begins_again() {
         let (brought, _) = visit(&trials, reach, 0..8000, many);
         assert!(brought > 7000, "{brought}");
         let (brought, tried) = visit(&trials, reach, 0..8000, many);
-        assert!((50..250).contains(&tried) && brought + tried == 8000, "all but the held ones: {tried}");
+        assert!((50..250).contains(&tried) && brought + tried == 8000, "all but those on trial: {tried}");
         let (brought, _) = visit(&trials, reach, 0..8000, few);
         assert!(brought < 2500, "it ends after some 1024: {brought}");
     }
@@ -50,7 +50,7 @@ fn from_the_swap_file_most_must_be_wanted() {
                 (0..=pages).for_each(|n| trials.note(reach, Swapped, n == 0, 1));
             }
             let asked = (0..1000).map(|b| trials.ask(reach, Swapped, BlockId(b), 0));
-            let brought = asked.filter(|held| *held == Held::No).count();
+            let brought = asked.filter(|brings| *brings == Brings::Yes).count();
             assert_eq!(brought > 900, bring, "{reach:?} {pages}");
         }
     }
@@ -60,11 +60,11 @@ fn from_the_swap_file_most_must_be_wanted() {
 fn pages_from_the_swap_file_have_trials_of_their_own() {
     let trials = Trials::default();
     visit(&trials, Block, 0..4000, 0);
-    let not_held =
-        |reach, source| (0..100).filter(|b| trials.ask(reach, source, BlockId(*b), 0) == Held::No).count();
+    let bringing =
+        |reach, source| (0..100).filter(|b| trials.ask(reach, source, BlockId(*b), 0) == Brings::Yes).count();
     let free = |reach| {
-        (0..100).filter(|b| held(Verdict::default(), (reach, Pooled), BlockId(*b), 0) == Held::No).count()
+        (0..100).filter(|b| brings(Finding::default(), (reach, Pooled), BlockId(*b), 0) == Brings::Yes).count()
     };
-    assert_eq!(not_held(Block, Pooled), 0);
-    assert_eq!([not_held(Block, Swapped), not_held(Part, Pooled)], [free(Block), free(Part)]);
+    assert_eq!(bringing(Block, Pooled), 0);
+    assert_eq!([bringing(Block, Swapped), bringing(Part, Pooled)], [free(Block), free(Part)]);
 }
