@@ -13,8 +13,8 @@ use crate::libc_next::{__sbrk, Next, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use weir::error::Refused;
 use weir::Kind;
+use weir::error::Refused;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;

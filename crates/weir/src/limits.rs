@@ -200,9 +200,6 @@ pub const WINDOW_RESTART: u32 = 4;
 /// Most pages that were there already that a stream passes over between two faults. Tried: 0 and 8 (decision
 /// 22).
 pub const PASSED_MAX: usize = 8;
-/// A stream passed lately within so many faults of the program on pages that are out: others may make some
-/// thousand of them before a slow reader comes to the end of the blocks fetched ahead of it. Not tried.
-pub const PASSED_LATELY: u64 = 8192;
 /// Equal distances in a row before a stride is believed. Not tried.
 pub const STRIDE_CONFIRM: u32 = 2;
 /// Strides of fewer pages than two to this power are followed: a bound of the 24 bits that a thread's row has

@@ -7,7 +7,7 @@
 use crate::limits::NEAR_TRIALS;
 use crate::page::id::BlockId;
 use crate::page::state::State;
-use crate::policy::nearness::{Brings, Reach, Finding, brings};
+use crate::policy::nearness::{Brings, Finding, Reach, brings};
 use crate::sync::Ordering;
 use core::sync::atomic::AtomicU32;
 use weir_os::shards::Line;

@@ -6,9 +6,9 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use weir::Kind;
 use weir::config::Settings;
 use weir::engine::Engine;
-use weir::Kind;
 use weir_os::mem::{PAGE_BYTES, PROT_RW};
 use weir_os::pager::{Intake, KernelPager};
 use weir_os::thread;

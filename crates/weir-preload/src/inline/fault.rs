@@ -3,8 +3,8 @@
 use super::context::Context;
 use super::{deliver, stacks};
 use crate::state;
-use weir::engine::inline::Served;
 use weir::Load;
+use weir::engine::inline::Served;
 use weir_os::gate::area::Area;
 use weir_os::mem::PAGE_BYTES;
 

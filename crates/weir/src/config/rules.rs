@@ -51,7 +51,6 @@ rules! {
     RunAhead "run-ahead" Plain "A stream brings pages of the block that faults alone.",
     PassOver "pass-over" Plain "A stream ends at a page that is there already.",
     Restart "restart" Plain "A walk that begins where an earlier one began starts with one page.",
-    PassedLately "passed-lately" Plain "A neighbour's stream goes on, however long ago it passed.",
     WholeBlocks "whole-blocks" Plain "First touches follow streams, also while nothing was ever evicted.",
     SwapReadahead "swap-readahead" Plain "A fault on a page in the swap file brings that page alone.",
     Strides "strides" Plain "Larger strides are not followed.",

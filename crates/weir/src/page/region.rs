@@ -292,6 +292,7 @@ impl RegionMap {
         }
     }
 
+    #[cfg(test)]
     fn block_in_use(&self, b: u32) -> bool {
         let (s, e) = (b * BLOCK_PAGES, (b + 1) * BLOCK_PAGES);
         self.find(s).is_some() || self.regions.range(s..e).next().is_some()
@@ -321,6 +322,7 @@ impl RegionMap {
     }
 
     /// Checks the map against itself: ordered, disjoint, free ranges merged and free.
+    #[cfg(test)]
     pub fn validate(&self) -> Result<(), &'static str> {
         let mut end = 0;
         for r in self.regions.values() {

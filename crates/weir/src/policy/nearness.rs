@@ -13,9 +13,9 @@
 
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_WITHOUT_ONE_IN, NEAR_WITHOUT_ONE_IN_IF_PAYS,
-    NEAR_WITHOUT_SHIFT, NEAR_MEAN_BITS, NEAR_MIX, NEAR_PART_AT, NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_TIME_BITS,
-    NEAR_WORTH, NEAR_WORTH_SWAPPED,
+    NEAR_ALL_AT, NEAR_BLOCKS_PER_FAULT, NEAR_COUNT_BITS, NEAR_MEAN_BITS, NEAR_MIX, NEAR_PART_AT,
+    NEAR_PART_PAGES, NEAR_SOON_MAX, NEAR_TIME_BITS, NEAR_WITHOUT_ONE_IN, NEAR_WITHOUT_ONE_IN_IF_PAYS,
+    NEAR_WITHOUT_SHIFT, NEAR_WORTH, NEAR_WORTH_SWAPPED,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, run_mask};
 use crate::page::state::State;
@@ -81,11 +81,11 @@ impl Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brings {
     /// They are.
-    No,
+    Yes,
     /// They are not: it does not pay.
-    ByVerdict,
+    DoesNotPay,
     /// They are not, to see what that costs.
-    ForTrial,
+    Trial,
 }
 
 /// Whether to bring so much with a page from there, at the program's `now`-th fault on pages that are out.
@@ -152,13 +152,6 @@ impl Nearby {
         Nearby { at: (now & TIME_MAX) as u32, ..self }
     }
 
-    /// Faults of the program since the last one here.
-    pub fn age(self, now: u64) -> u64 {
-        let since = now.wrapping_sub(u64::from(self.at)) & TIME_MAX;
-        // Threads do not agree about the time: it may seem to go back by a little.
-        if TIME_MAX + 1 - since <= NEAR_SOON_MAX { 0 } else { since }
-    }
-
     /// One more fault, at `index`, the program's `now`-th, of a program that has contents in so many blocks.
     pub fn another(self, index: u32, now: u64, blocks: u64) -> Nearby {
         let now = (now & TIME_MAX) as u32;
@@ -209,7 +202,10 @@ mod tests {
 
     /// A block that does without for no trial at first.
     fn free_block() -> BlockId {
-        (0..).map(BlockId).find(|b| !does_without(*b, Part, FIRST, 0) && !does_without(*b, Block, FIRST, 0)).unwrap()
+        (0..)
+            .map(BlockId)
+            .find(|b| !does_without(*b, Part, FIRST, 0) && !does_without(*b, Block, FIRST, 0))
+            .unwrap()
     }
 
     /// A block that does without for this trial alone at first.
@@ -237,8 +233,9 @@ mod tests {
             let n = without(Part, finding).count();
             assert!((least..most).contains(&n), "{finding:?}: {n}");
         }
-        let both =
-            |reach, finding| without(Part, FIRST).filter(|b| does_without(BlockId(*b), reach, finding, 0)).count();
+        let both = |reach, finding| {
+            without(Part, FIRST).filter(|b| does_without(BlockId(*b), reach, finding, 0)).count()
+        };
         assert!(both(Part, (1, false)) < 200 && both(Block, FIRST) < 200);
         let later = |b: &u32| does_without(BlockId(*b), Part, FIRST, 1 << NEAR_WITHOUT_SHIFT);
         assert!(without(Part, FIRST).filter(later).count() < 200 && (0..16_000).any(|b| later(&b)));

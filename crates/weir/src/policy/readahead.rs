@@ -24,10 +24,9 @@
 use super::nearness::{self, Brings, Nearby, Reach, Tried};
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    DEPTH_MAX, FREE_RESERVE, IN_ORDER, NEARBY_SHIFT, PASSED_LATELY, PASSED_MAX, STREAM_DEPTH_MAX,
-    STREAM_DEPTH_SHIFT, STREAM_HI_SHIFT, STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS,
-    STRIDE_CONFIRM, STRIDE_PAGES_MAX, STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT, WINDOW_RESTART,
-    WINDOW_SHRINK,
+    DEPTH_MAX, FREE_RESERVE, IN_ORDER, NEARBY_SHIFT, PASSED_MAX, STREAM_DEPTH_MAX, STREAM_DEPTH_SHIFT,
+    STREAM_HI_SHIFT, STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS, STRIDE_CONFIRM,
+    STRIDE_PAGES_MAX, STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT, WINDOW_RESTART, WINDOW_SHRINK,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, PageId, run_mask};
 use crate::page::region::Access;
@@ -298,8 +297,7 @@ fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
     let passes = |s: &Stream| is_on(Rule::PassOver) && (!seen.loads || s.size >= IN_ORDER);
     let own = Stream::decode(seen.remembered);
     let own = own.map(|s| if passes(&s) { s.past(seen.index, there) } else { s });
-    let neighbour =
-        |state: Option<u64>| state.filter(|s| passed_lately(*s, seen.now)).and_then(Stream::decode);
+    let neighbour = |state: Option<u64>| state.and_then(Stream::decode);
     let (stream, from) = next_stream(own, neighbour(seen.before), neighbour(seen.after), seen.index);
     let proof = match from {
         From::Own => Proof::Own(unproven_of(seen.remembered)),
@@ -308,12 +306,6 @@ fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
         From::Nowhere => Proof::Nothing,
     };
     (stream, proof)
-}
-
-/// Whether a stream passed a block lately. A scan leaves a wide stream in every block that it passes; whoever
-/// begins there long after begins something else.
-fn passed_lately(state: u64, now: u64) -> bool {
-    !is_on(Rule::PassedLately) || Nearby::decode(state >> NEARBY_SHIFT).age(now) <= PASSED_LATELY
 }
 
 /// The state of a stream in a block that it passes now.

@@ -1,6 +1,6 @@
 //! What each rule of the policy does, and what is done without it ([`crate::config::rules`]).
 
-use super::admission::{self, Known, Pressure, Finding, Want, look};
+use super::admission::{self, Known, Pressure, Verdict, Want, look};
 use super::nearness::{self, Brings, Reach};
 use super::placement::{self, Kept, Placement};
 use super::pool_size::{self, PoolSize, Size};
@@ -8,9 +8,7 @@ use super::readahead::{Plan, Signals, plan, stride};
 use super::victims::{self, Arrival, Pick, Turn};
 use super::write_through::{Standing, Totals, WriteThrough};
 use crate::config::rules::{Rule, without};
-use crate::limits::{
-    LOOK_NS, PASSED_LATELY, POOL_REST_LOOKS, SCORE_MAX, THROUGH_LOOK_NS, THROUGH_LOOKS, THROUGH_PAGES_MIN,
-};
+use crate::limits::{LOOK_NS, POOL_REST_LOOKS, SCORE_MAX, THROUGH_LOOK_NS, THROUGH_LOOKS, THROUGH_PAGES_MIN};
 use crate::page::id::{BlockId, PageId};
 use crate::page::region::Access;
 use crate::page::state::State;
@@ -65,14 +63,12 @@ fn without_streams_each_fault_brings_its_page_and_without_the_rest_of_readahead_
 }
 
 #[test]
-fn without_its_exceptions_a_stream_ends_at_what_is_there_and_begins_anew_or_goes_on_for_ever() {
+fn without_its_exceptions_a_stream_ends_at_what_is_there_and_begins_anew() {
     // The next fault was expected at page 7, which is there.
     let over = Signals { remembered: after(&[0, 1, 3], Access::Any), index: 8, ..FAULT };
     assert_eq!(pages(Rule::PassOver, over), (8, 1));
     let passed = after(&[0], Access::Sequential);
     assert_eq!(pages(Rule::Restart, Signals { remembered: passed, ..FAULT }), (16, 1));
-    let late = Signals { before: Some(passed), now: PASSED_LATELY + 2, ..FAULT };
-    assert_eq!(pages(Rule::PassedLately, late), (1, 64));
     assert_eq!((stride((300, 5), 300).2, without(Rule::Strides, || stride((300, 5), 300).2)), (16, 0));
 }
 
@@ -98,7 +94,7 @@ fn without_admission_any_site_is_answered_and_any_page_comes_in_the_second_time(
     assert_eq!(without(Rule::BringSome, || answered(SCORE_MAX)), 1000);
     let pressure = Pressure { staged: 1000, pool_overflows: false, faulters: 1 };
     let late = || look(Known { age: 1 << 20, row: 0 }, State::Pooled, pressure, 1280);
-    assert_eq!((late(), without(Rule::VictimTime, late)), (Ok(0), Err(Finding::ComesIn)));
+    assert_eq!((late(), without(Rule::VictimTime, late)), (Ok(0), Err(Verdict::ComesIn)));
 }
 
 #[test]

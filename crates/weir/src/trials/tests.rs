@@ -63,7 +63,9 @@ fn pages_from_the_swap_file_have_trials_of_their_own() {
     let bringing =
         |reach, source| (0..100).filter(|b| trials.ask(reach, source, BlockId(*b), 0) == Brings::Yes).count();
     let free = |reach| {
-        (0..100).filter(|b| brings(Finding::default(), (reach, Pooled), BlockId(*b), 0) == Brings::Yes).count()
+        (0..100)
+            .filter(|b| brings(Finding::default(), (reach, Pooled), BlockId(*b), 0) == Brings::Yes)
+            .count()
     };
     assert_eq!(bringing(Block, Pooled), 0);
     assert_eq!([bringing(Block, Swapped), bringing(Part, Pooled)], [free(Block), free(Part)]);
