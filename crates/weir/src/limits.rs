@@ -226,15 +226,17 @@ pub const NEAR_PART_AT: u32 = 2;
 pub const NEAR_ALL_AT: u32 = 4;
 /// Pages of a part. Not tried (decision 22).
 pub const NEAR_PART_PAGES: u32 = 16;
-/// One block in so many does without while bringing does not pay or nothing is known. Not tried (decision 31).
-pub const NEAR_WITHOUT_ONE_IN: u32 = 16;
-/// The same while it pays: each one that does without costs the faults that bringing saves. Not tried (decision
+/// One block in so many does without while bringing does not pay or nothing is known. Not tried (decision
 /// 31).
+pub const NEAR_WITHOUT_ONE_IN: u32 = 16;
+/// The same while it pays: each one that does without costs the faults that bringing saves. Not tried
+/// (decision 31).
 pub const NEAR_WITHOUT_ONE_IN_IF_PAYS: u32 = 64;
 /// So many times that bringing was left out make a finding. Not tried (decision 31).
 pub const NEAR_TRIALS: u32 = 16;
-/// After two to this power of the program's faults on pages that are out, other blocks do without, also without
-/// a finding: there may be none, if the program stays with blocks that are not. Not tried (decision 31).
+/// After two to this power of the program's faults on pages that are out, other blocks do without, also
+/// without a finding: there may be none, if the program stays with blocks that are not. Not tried (decision
+/// 31).
 pub const NEAR_WITHOUT_SHIFT: u32 = 16;
 /// Pages of the 14 of a part and of the 60 of a block that must be wanted for bringing from the pool to pay.
 /// Tried: 5 and 20, 8 and 24, 12 and 48 (decisions 31 and 32).

@@ -1,5 +1,5 @@
-//! Trials of nearness: the counters in which blocks that do without leave what came there. What follows from them is
-//! decided in [`crate::policy::nearness`].
+//! Trials of nearness: the counters in which blocks that do without leave what came there. What follows from
+//! them is decided in [`crate::policy::nearness`].
 //!
 //! There is one trial for the part around a page and one for its block, and pages from the pool and from the
 //! swap file, which cost differently, have their own.
@@ -18,8 +18,8 @@ pub struct Trials {
     of: [[Line<Trial>; 2]; 2],
 }
 
-/// In a line of its own: faults in blocks that do without write to it, one block in [`crate::limits::NEAR_WITHOUT_ONE_IN`],
-/// or fewer.
+/// In a line of its own: faults in blocks that do without write to it, one block in
+/// [`crate::limits::NEAR_WITHOUT_ONE_IN`], or fewer.
 #[derive(Debug, Default)]
 struct Trial {
     /// Times that bringing would have begun in blocks that do without, since the last finding.

@@ -58,8 +58,8 @@ pub fn check(source: &Source) -> Vec<Finding> {
         .map(|(offset, name)| {
             let what = format!(
                 "`{module}` must not import `{name}`: imports point one way, \
-                 engine -> {{fault, reclaim}} -> shared -> {{tier, frames}} -> {{page, policy}} -> {{limits, sync, \
-                 error}}"
+                 engine -> {{fault, reclaim}} -> shared -> {{tier, frames}} -> {{page, policy}} -> \
+                 {{limits, sync, error}}"
             );
             Finding::new(&source.path, source.line_of(offset), what)
         })

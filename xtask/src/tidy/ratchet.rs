@@ -7,18 +7,18 @@ use super::Finding;
 /// Lines of Rust, C, Python or shell wider than `width::COLUMNS`.
 pub const WIDE_CODE_LINES: usize = 69;
 /// Lines of Markdown wider than `width::COLUMNS`, and table cells longer than `width::CELL_LETTERS`.
-pub const WIDE_TEXT_LINES: usize = 1;
+pub const WIDE_TEXT_LINES: usize = 0;
 /// Doc comments of fewer than `comments::WORDS` words.
-pub const SHORT_DOC_COMMENTS: usize = 125;
+pub const SHORT_DOC_COMMENTS: usize = 121;
 /// Rows of `docs/failure.md` without a test.
 pub const ROWS_WITHOUT_TEST: usize = 54;
-/// Constants of `limits.rs` that steer: 80 for memory, where more are not wanted, and 16 for mapped files.
-pub const CONSTANTS: usize = 96;
+/// Constants of `limits.rs` that steer: 79 for memory, where at most 80 are wanted, and 16 for mapped files.
+pub const CONSTANTS: usize = 95;
 /// Rules that look at what came of themselves; at most 10 are wanted.
 pub const LOOPS: usize = 7;
-/// Lines of code in `policy/` and what belongs to it: 1237 for memory, where at most 1200 are wanted, and the
+/// Lines of code in `policy/` and what belongs to it: 1229 for memory, where at most 1200 are wanted, and the
 /// rest for mapped files.
-pub const LINES_THAT_CHOOSE: usize = 1314;
+pub const LINES_THAT_CHOOSE: usize = 1306;
 
 /// What a check found, and how much of it is accepted.
 pub struct Checked {

@@ -105,7 +105,7 @@ pub fn markdown(report: &Value) -> String {
         crate::machine::line(&report["machine"]),
     );
     if report["quick"] == true {
-        page += "These are small sizes: a test of the bench, not a measurement.\n";
+        page += "Measured with small sizes (`--quick`).\n";
     }
     page += EXPLAINED;
     for what in report["missing"].as_array().into_iter().flatten().filter_map(Value::as_str) {

@@ -101,8 +101,8 @@ pub fn brings(finding: Finding, of: (Reach, State), block: BlockId, now: u64) ->
     }
 }
 
-/// Which blocks do without changes with each finding, so that none pays for all, and with the reach. `finding`:
-/// its number, and whether it pays.
+/// Which blocks do without changes with each finding, so that none pays for all, and with the reach.
+/// `finding`: its number, and whether it pays.
 fn does_without(block: BlockId, reach: Reach, (number, pays): (u32, bool), now: u64) -> bool {
     let one_in = if number > 0 && pays { NEAR_WITHOUT_ONE_IN_IF_PAYS } else { NEAR_WITHOUT_ONE_IN };
     let when = (number << 2 | u32::from(!pays) << 1 | reach as u32).wrapping_mul(NEAR_MIX[0]);
