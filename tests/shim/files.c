@@ -224,6 +224,20 @@ static void locks_of_files_and_numbers_of_descriptors_are_the_programs(void) {
     CHECK(close(fd) == 0, "close");
 }
 
+/* Opening a file ends its lease, and tells the program by a signal that ends it. */
+static void a_lease_on_a_mapped_file_is_not_broken(void) {
+    int fd = file_of("files.lease", 8 * MIB, 850);
+    /* Some file systems have no leases. */
+    if (fcntl(fd, F_SETLEASE, F_WRLCK) == 0) {
+        char *start = map_file(fd, 8 * MIB, PROT_READ, MAP_SHARED);
+        check_filled(start, 8 * MIB, 850, "a leased file");
+        churn();
+        CHECK(fcntl(fd, F_GETLEASE) == F_WRLCK, "the lease is gone");
+        unmap(start, 8 * MIB);
+    }
+    CHECK(close(fd) == 0 && unlink("files.lease") == 0, "close");
+}
+
 static void odd_files_are_as_natively(void) {
     int fd = file_of(NAME, 3 * PAGE, 900);
     char *start = map_file(fd, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED);
@@ -268,6 +282,7 @@ int main(void) {
     RUN(parts_are_unmapped_replaced_moved_and_resized);
     RUN(a_child_has_the_same_files);
     RUN(locks_of_files_and_numbers_of_descriptors_are_the_programs);
+    RUN(a_lease_on_a_mapped_file_is_not_broken);
     RUN(odd_files_are_as_natively);
     return 0;
 }

@@ -264,6 +264,14 @@ const SUITES: &[Suite] = &[
         minutes_max: 5,
     },
     Suite {
+        name: "mapped",
+        command: &["python3", "tests/programs/mapped.py"],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 12,
+        minutes_max: 5,
+    },
+    Suite {
         name: "refusals",
         command: &["python3", "tests/programs/refusals.py"],
         env: &[],

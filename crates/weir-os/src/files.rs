@@ -16,15 +16,25 @@ pub struct FileId {
     inode: u64,
 }
 
-/// The regular file on a disk that a descriptor names; `None` for devices, and for files whose home is RAM.
+/// The regular file on a disk that a descriptor names; `None` for devices, for files whose home is RAM, and
+/// for those that the program has a lease on: it would be told of whoever opens them.
 pub fn on_disk(fd: i32) -> Option<FileId> {
     let id = regular(fd)?;
+    if is_leased(fd) {
+        return None;
+    }
     // SAFETY: plain data, valid when zero.
     let mut about: libc::statfs = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes into the live structure.
     unsafe { syscall(libc::SYS_fstatfs, [fd as usize, &raw mut about as usize, 0, 0, 0, 0]) }.ok()?;
     const IN_RAM: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6]; // tmpfs, ramfs, hugetlbfs
     (!IN_RAM.contains(&(about.f_type as u32))).then_some(id)
+}
+
+fn is_leased(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    let lease = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETLEASE as usize, 0, 0, 0, 0]) };
+    lease.is_ok_and(|lease| lease as i32 != libc::F_UNLCK)
 }
 
 fn regular(fd: i32) -> Option<FileId> {

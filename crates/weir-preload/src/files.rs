@@ -7,7 +7,7 @@ use weir::config::Files;
 use weir::engine::files::known::NewMap;
 use weir::engine::threads::say;
 use weir::limits::FILE_BYTES_MIN;
-use weir_os::mem::round_up_page;
+use weir_os::mem::{PAGE_BYTES, round_up_page};
 
 /// Locked pages stay, and pages of persistent memory are the device itself.
 const LEAVE_ALONE: c_int =
@@ -36,17 +36,40 @@ pub fn mapped(at: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, off: 
     }
 }
 
-/// The kernel is about to unmap a range, or to map something else there.
-pub fn unmapped(at: usize, len: usize) {
+/// Has the kernel unmap a range. It is forgotten before: afterwards it may be another thread's already.
+pub fn unmap(at: usize, len: usize, call: impl FnOnce() -> isize) -> isize {
+    let right = len > 0 && at.is_multiple_of(PAGE_BYTES);
+    let Some(e) = state::engine().filter(|_| right) else { return call() };
+    let cut = e.file_unmapped(at, round_up_page(len));
+    let result = call();
+    if result == -1 {
+        e.file_stays(cut);
+    }
+    result
+}
+
+/// The kernel has mapped something else over a range.
+pub fn replaced(at: usize, len: usize) {
     if let Some(e) = state::engine() {
         e.file_unmapped(at, round_up_page(len));
     }
 }
 
-/// The kernel has moved or resized a mapping.
-pub fn moved(old: usize, old_len: usize, new: usize, new_len: usize, flags: c_int) {
-    if let Some(e) = state::engine() {
+/// Has the kernel move or resize a mapping.
+pub fn moving(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    let Some(e) = state::engine() else { return call() };
+    // In its old place others may lie once it has moved.
+    let what = e.file_at(old);
+    let new = call();
+    if new != -1 {
         let keep = flags & libc::MREMAP_DONTUNMAP != 0 || old_len == 0;
-        e.file_moved((old, round_up_page(old_len)), (new, round_up_page(new_len)), keep);
+        e.file_moved(what, (old, round_up_page(old_len)), (new as usize, round_up_page(new_len)), keep);
     }
+    new
 }

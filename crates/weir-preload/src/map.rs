@@ -107,6 +107,9 @@ pub unsafe fn serve(
     let native = || {
         let at = call(true);
         if at != FAILED {
+            if flags & libc::MAP_FIXED != 0 {
+                files::replaced(at as usize, len);
+            }
             files::mapped(at as usize, len, prot, flags, fd, off);
         }
         at
@@ -117,10 +120,7 @@ pub unsafe fn serve(
         && flags & LEAVE_ALONE == 0
         && prot & libc::PROT_EXEC == 0;
     if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
-        let Some(e) = inside(addr, len) else {
-            files::unmapped(addr as usize, len);
-            return native();
-        };
+        let Some(e) = inside(addr, len) else { return native() };
         if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE && flags & libc::MAP_FIXED == 0 {
             return fail_ptr(Errno::EEXIST);
         }
@@ -267,8 +267,8 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
             done(e.unmap(addr as usize, round(len)))
         }
         None => {
-            files::unmapped(addr as usize, len);
-            raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]) as c_int
+            let call = || raw(libc::SYS_munmap, [addr as usize, len, 0, 0, 0, 0]);
+            files::unmap(addr as usize, len, call) as c_int
         }
     }
 }
@@ -390,11 +390,8 @@ pub unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     let native = || {
-        let at = raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]);
-        if at != -1 {
-            files::moved(old as usize, old_len, at as usize, new_len, flags);
-        }
-        at as *mut c_void
+        let call = || raw(libc::SYS_mremap, [old as usize, old_len, new_len, flags as usize, to as usize, 0]);
+        files::moving(old as usize, old_len, new_len, flags, call) as *mut c_void
     };
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let kernels = || {
@@ -471,6 +468,7 @@ fn move_out(
         let _ = close();
         return FAILED;
     }
+    files::replaced(to as usize, new_len);
     if !empty {
         // SAFETY: both ranges are mapped and open; the program handed over the old one.
         unsafe { copy_pages(old.cast(), to.cast(), old_len.min(new_len)) };

@@ -1,6 +1,7 @@
 //! System V shared memory placed over managed memory: it is the kernel's from then on, and the place is
 //! Weir's again when it goes.
 
+use crate::files;
 use crate::heap::FutexLock;
 use crate::map::{FAILED, errno_of, fail, fail_ptr, inside, raw, round};
 use core::ffi::{c_int, c_void};
@@ -50,7 +51,13 @@ pub unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> 
         return native();
     }
     let Some(len) = segment_bytes(id).map(round) else { return FAILED };
-    let Some(e) = inside(rounded as *mut c_void, len) else { return native() };
+    let Some(e) = inside(rounded as *mut c_void, len) else {
+        let at = native();
+        if at != FAILED {
+            files::replaced(at as usize, len);
+        }
+        return at;
+    };
     // Elsewhere first: if the kernel refuses, the old mapping must survive.
     let elsewhere = attach(0, flags & !(libc::SHM_REMAP | libc::SHM_RND)) as usize;
     if elsewhere == FAILED as usize {

@@ -16,6 +16,8 @@ use weir_os::thread::{self, Ids, Thread};
 pub const STACK_BYTES: usize = 512 << 10;
 /// How long a thread that is to leave is waited for before it is called again, ns.
 const CALL_AGAIN_NS: u64 = 1_000_000;
+/// The keeper is called so often. It may be held up by a disk: then it is left alone, and leaves later.
+const KEEPER_CALLS: u32 = 100;
 
 /// A thread, and the word between it and its starter.
 struct Hand {
@@ -168,14 +170,14 @@ fn replace(engine: &Weir, hands: &mut Hands) -> Result<(), Errno> {
     // The new one works first: in thread mode somebody must serve the faults of whoever waits here.
     let next = spawn(serve)?.settle();
     next.tell(AT_WORK);
-    retire(engine, hands.serve.replace(next));
+    retire(engine, hands.serve.replace(next), u32::MAX);
     // Two at once would be in each other's way.
     let next = spawn(reclaim)?.settle();
-    retire(engine, hands.reclaim.take());
+    retire(engine, hands.reclaim.take(), u32::MAX);
     next.tell(AT_WORK);
     hands.reclaim = Some(next);
     if hands.files.is_some() {
-        retire(engine, hands.files.take());
+        retire(engine, hands.files.take(), KEEPER_CALLS);
         // With the thread went its descriptors: of these files only what is clean can leave from now on.
         engine.keeper_gone();
         hands.files = keeper();
@@ -184,19 +186,23 @@ fn replace(engine: &Weir, hands: &mut Hands) -> Result<(), Errno> {
     Ok(())
 }
 
-fn retire(engine: &Weir, hand: Option<Hand>) {
+/// Has a thread leave, and waits until it is gone, or has been called so often.
+fn retire(engine: &Weir, hand: Option<Hand>, calls: u32) {
     let Some(hand) = hand else { return };
     hand.tell(LEAVE);
     let Hand { mut thread, word } = hand;
-    loop {
+    for _ in 0..calls {
         engine.call_threads();
         match thread.join(CALL_AGAIN_NS) {
-            Ok(()) => break,
+            Ok(()) => {
+                // SAFETY: from the box in `spawn`, once.
+                drop(unsafe { Box::from_raw(word) });
+                return;
+            }
             Err(again) => thread = again,
         }
     }
-    // SAFETY: from the box in `spawn`, once.
-    drop(unsafe { Box::from_raw(word) });
+    // It has its stack and its word for good.
 }
 
 fn spawn(entry: extern "C" fn(*mut c_void) -> *mut c_void) -> Result<Hand, Errno> {

@@ -240,16 +240,24 @@ impl<P: Pager> Core<P> {
         let s = &self.stats;
         s.outside_bytes.store(outside, Ordering::Relaxed);
         s.outside_bytes_peak.fetch_max(outside, Ordering::Relaxed);
-        s.total_bytes_peak.fetch_max(outside + self.resident_bytes(), Ordering::Relaxed);
+        self.note_total();
         self.ledger.excess(outside)
     }
 
-    /// There are so many bytes of mapped files in RAM: the limit leaves them.
+    /// RAM in all: outside, files and what the engine holds.
+    fn note_total(&self) {
+        let s = &self.stats;
+        let beside = s.outside_bytes.load(Ordering::Relaxed) + s.files_bytes.load(Ordering::Relaxed);
+        s.total_bytes_peak.fetch_max(beside + self.resident_bytes(), Ordering::Relaxed);
+    }
+
+    /// There are so many bytes of mapped files in RAM: the limit leaves them, up to their part.
     pub fn note_files(&self, bytes: u64) {
         let s = &self.stats;
         s.files_bytes.store(bytes, Ordering::Relaxed);
         s.files_bytes_peak.fetch_max(bytes, Ordering::Relaxed);
-        if self.ledger.note_files(bytes) {
+        self.note_total();
+        if self.ledger.note_files(bytes, self.files_part()) {
             self.follow();
         }
     }
@@ -415,6 +423,7 @@ pub fn count(counter: &AtomicU64, n: u32) {
 mod tests {
     use crate::limits::BUDGET_BYTES_MIN;
     use crate::sim::World;
+    use crate::sync::Ordering;
 
     const MIB: u64 = 1 << 20;
 
@@ -437,5 +446,21 @@ mod tests {
         while core.room.frames.grow(&core.pager).unwrap() > 0 {}
         assert_eq!(core.room.frames.existing() + 512, frames);
         core.validate(1024).unwrap();
+    }
+
+    #[test]
+    fn mapped_files_count_in_the_ram_in_all_and_lower_the_limit_by_their_part_at_most() {
+        let core = World::budget(64).core();
+        assert_eq!(core.note_outside(10 * MIB, 1), None);
+        let (peak, limit) =
+            (|| core.stats.total_bytes_peak.load(Ordering::Relaxed), || core.ledger.limit_bytes());
+        core.note_files(20 * MIB);
+        assert_eq!(peak(), 30 * MIB + core.resident_bytes());
+        assert_eq!(limit(), 34 * MIB);
+        core.note_files(640 * MIB);
+        assert!(limit() + core.files_part() + MIB >= 54 * MIB, "{}", limit());
+        core.note_files(0);
+        assert_eq!(core.note_outside(12 * MIB, 2), None);
+        assert!(peak() >= 650 * MIB && limit() >= 50 * MIB);
     }
 }

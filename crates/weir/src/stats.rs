@@ -236,7 +236,7 @@ counters! {
         outside_bytes "weir_outside_bytes",
         /// Most of it.
         outside_bytes_peak "weir_peak_outside_bytes",
-        /// Most RAM in all that was measured at one moment: outside, and what the engine held.
+        /// Most RAM in all that was measured at one moment: outside, mapped files, and what the engine held.
         total_bytes_peak "weir_peak_total_bytes",
         /// Pages of mapped files in RAM when last measured, bytes.
         files_bytes "weir_files_bytes",

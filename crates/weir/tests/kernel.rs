@@ -206,6 +206,21 @@ fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
     pid
 }
 
+/// Nobody counts them there before it maps a file itself.
+#[test]
+fn a_child_owes_nothing_for_the_files_of_its_parent() {
+    let _alone = alone();
+    let (e, bytes) = (engine(), 8 << 20);
+    e.core.note_files(bytes);
+    let limit = e.core.ledger.limit_bytes();
+    let child = fork(|| {
+        let files = e.core.stats.files_bytes.load(Ordering::Relaxed);
+        files == 0 && e.core.ledger.limit_bytes() >= limit + bytes / 2
+    });
+    assert_eq!(ended(child), 0);
+    e.core.note_files(0);
+}
+
 /// Waits for a child. Its exit status; -1 when it did not exit by itself.
 fn ended(pid: libc::pid_t) -> i32 {
     let mut status = 0;

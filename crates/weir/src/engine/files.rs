@@ -11,7 +11,7 @@ use super::Engine;
 use crate::door::Pager;
 use crate::limits::FILE_MAPS_MAX;
 use core::sync::atomic::Ordering;
-use known::{Ask, NewMap};
+use known::{Ask, Cut, Moving, NewMap};
 use weir_os::thread;
 
 /// A program's thread that maps a file waits for the keeper: so long at a time, and so many times.
@@ -50,29 +50,54 @@ impl<P: Pager> Engine<P> {
     pub fn keeper_gone(&self) {
         let _inside = self.inside();
         self.files.forget_descriptors();
+        // What nobody counts takes nothing from memory. The next one counts at once.
+        self.core.note_files(0);
     }
 
-    /// Nothing of a file lies in a range any more.
-    pub fn file_unmapped(&self, start: usize, bytes: usize) {
-        if self.files.any() {
+    /// Nothing of a file lies in a range any more, or will soon.
+    pub fn file_unmapped(&self, start: usize, bytes: usize) -> Cut {
+        if !self.files.any() {
+            return Cut::default();
+        }
+        let cut = {
             let _inside = self.inside();
-            self.files.change(|known| known.cut(start, start.saturating_add(bytes)));
+            self.files.change(|known| known.cut(start, start.saturating_add(bytes), None))
+        };
+        if !cut.is_empty() {
+            self.files.call(); // it closes the file
+        }
+        cut
+    }
+
+    /// It lies there still: the kernel has refused.
+    pub fn file_stays(&self, cut: Cut) {
+        if !cut.is_empty() {
+            let _inside = self.inside();
+            self.files.change(|known| known.put_back(cut));
         }
     }
 
-    /// What lay in a range lies elsewhere now, longer or shorter; with `keep` in both places.
-    pub fn file_moved(&self, from: (usize, usize), to: (usize, usize), keep: bool) {
+    /// What is about to be moved from an address.
+    pub fn file_at(&self, addr: usize) -> Option<Moving> {
         if !self.files.any() {
+            return None;
+        }
+        let _inside = self.inside();
+        self.files.known().at(addr)
+    }
+
+    /// What lay in a range lies elsewhere now, longer or shorter; with `keep` in both places.
+    pub fn file_moved(&self, what: Option<Moving>, from: (usize, usize), to: (usize, usize), keep: bool) {
+        if what.is_none() && !self.files.any() {
             return;
         }
         let _inside = self.inside();
         self.files.change(|known| {
-            let Some(m) = known.at(from.0) else { return known.cut(to.0, to.0 + to.1) };
-            if !keep {
-                known.cut(from.0, from.0 + from.1);
+            let end = to.0 + to.1;
+            known.moved(what, (!keep).then_some((from.0, from.0 + from.1)), (to.0, end));
+            if self.touches(to.0, to.1) {
+                known.cut(to.0, end, None); // what lies in the space is left alone
             }
-            known.cut(to.0, to.0 + to.1);
-            known.add(to.0, to.0 + to.1, m.offset, (m.ask, m.file));
         });
     }
 }

@@ -115,6 +115,8 @@ impl Engine<KernelPager> {
         self.core.stats.forget_waits();
         self.forget_crawl();
         self.files.forget_descriptors();
+        // Where no keeper starts here, nobody counts what the child has of its parent's files.
+        self.core.note_files(0);
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]

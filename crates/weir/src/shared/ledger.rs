@@ -33,7 +33,7 @@ pub struct Ledger {
     /// What there was of it at the last look: bursts that are over, and what is only expected, refuse no
     /// memory.
     outside_now: AtomicU64,
-    /// Bytes of mapped files in RAM, which the limit leaves as well.
+    /// Bytes of mapped files in RAM that are within their part, which the limit leaves as well.
     files: AtomicU64,
     /// Beyond the least: what was allowed because the program's data did not fit into less.
     conceded: AtomicU64,
@@ -112,10 +112,11 @@ impl Ledger {
         Some(measured)
     }
 
-    /// There are so many bytes of mapped files in RAM: the next [`Ledger::follow`] leaves them. Whether that
-    /// changes anything.
-    pub fn note_files(&self, bytes: u64) -> bool {
-        let step = bytes.next_multiple_of(OUTSIDE_STEP);
+    /// There are so many bytes of mapped files in RAM, which may have this part: the next [`Ledger::follow`]
+    /// leaves them. It does not leave what is over: some pages cannot leave, or not yet, and the kernel can
+    /// drop them where memory would have to be compressed. Whether that changes anything.
+    pub fn note_files(&self, bytes: u64, part: u64) -> bool {
+        let step = bytes.min(part).next_multiple_of(OUTSIDE_STEP);
         self.files.swap(step, Ordering::SeqCst) != step
     }
 
@@ -283,6 +284,17 @@ mod tests {
         assert_eq!(least(32 * MIB, MIB), 5 * MIB);
         assert_eq!(least(1024 * MIB, 2 * MIB), 66 * MIB);
         assert_eq!(least(8 * MIB, 60 * MIB), 8 * MIB);
+    }
+
+    #[test]
+    fn files_over_their_part_take_nothing_from_memory() {
+        let ledger = Ledger::new(64 * MIB);
+        assert!(ledger.note_outside(10 * MIB, 1).is_some());
+        assert!(ledger.note_files(640 * MIB, 24 * MIB) && ledger.follow());
+        assert_eq!(ledger.limit_bytes(), (64 - 10 - 24) * MIB);
+        assert!(ledger.note_files(8 * MIB, 24 * MIB) && ledger.follow());
+        assert_eq!(ledger.limit_bytes(), (64 - 10 - 8) * MIB);
+        assert!(ledger.note_files(0, 24 * MIB) && !ledger.note_files(0, 2 * MIB));
     }
 
     #[test]

@@ -87,8 +87,8 @@ struct Entry {
 enum Fate {
     /// So many pages have left, and so many stay.
     Left(u64, u64),
-    /// It is being written.
-    Written,
+    /// It is being written, which this turn has begun or not.
+    Written(bool),
     /// It stays as it is.
     Stays,
 }
@@ -113,6 +113,10 @@ struct Keeper {
     rest_ns: u64,
     /// The last look could not make room enough.
     stuck: bool,
+    /// And hardly anything of what it tried could leave.
+    futile: bool,
+    /// Keepers before this one.
+    number: u32,
     cpu_ns: u64,
     looked_ns: u64,
 }
@@ -132,7 +136,7 @@ impl<P: Pager> Engine<P> {
             return;
         };
         self.files.worked.store(true, Ordering::Release);
-        let mut keeper = Keeper::new(view);
+        let mut keeper = Keeper::new(view, self.files.keepers_gone());
         while leave.load(Ordering::Acquire) == 0 {
             self.files.kick.store(0, Ordering::Release);
             keeper.answer(self);
@@ -144,7 +148,7 @@ impl<P: Pager> Engine<P> {
 }
 
 impl Keeper {
-    fn new(view: View) -> Keeper {
+    fn new(view: View, number: u32) -> Keeper {
         Keeper {
             view,
             maps: BTreeMap::new(),
@@ -161,6 +165,8 @@ impl Keeper {
             scanned_ns: 0,
             rest_ns: 0,
             stuck: false,
+            futile: false,
+            number,
             cpu_ns: 0,
             looked_ns: 0,
         }
@@ -170,21 +176,34 @@ impl Keeper {
     fn answer<P: Pager>(&mut self, e: &Engine<P>) {
         let asks: Vec<Ask> = {
             let _inside = e.gate.enter();
-            core::mem::take(&mut e.files.known().asks)
+            let mut known = e.files.known();
+            if self.is_replaced(e) { Vec::new() } else { core::mem::take(&mut known.asks) }
         };
         let Some(last) = asks.last() else { return };
         let opened: Vec<(u32, Option<i32>)> =
             asks.iter().map(|a| (a.ticket, files::open_again(a.tid, a.fd, a.file))).collect();
         self.open.extend(opened.iter().filter_map(|(_, fd)| *fd));
         let _inside = e.gate.enter();
-        e.files.change(|known| {
+        let told = e.files.change(|known| {
+            if self.is_replaced(e) {
+                return false; // these descriptors are nobody else's
+            }
             for (ticket, fd) in &opened {
                 known.maps.iter_mut().filter(|m| m.ask == *ticket).for_each(|m| m.file = *fd);
             }
             known.changes += 1;
+            true
         });
+        if !told {
+            return;
+        }
         e.files.answered.store(last.ticket, Ordering::Release);
         thread::futex_wake(&e.files.answered, i32::MAX as u32);
+    }
+
+    /// It is to leave, and was not waited for.
+    fn is_replaced<P: Pager>(&self, e: &Engine<P>) -> bool {
+        e.files.keepers_gone() != self.number
     }
 
     /// Follows what the program has mapped and unmapped.
@@ -218,8 +237,6 @@ impl Keeper {
             }
             used
         });
-        self.rest_ns = 0; // scan at once
-        self.scanned_ns = 0;
     }
 
     /// One look. Returns how long to wait for the next.
@@ -234,9 +251,10 @@ impl Keeper {
         self.queues.part = part / PAGE_BYTES as u64;
         let grown = mapped.abs_diff(self.base) > part / FILES_SCAN_PART;
         let rested = now.saturating_sub(self.scanned_ns);
+        let rests = rested < self.rest_ns;
         // What is over is in blocks that nobody knows yet: those that are known would leave in their stead.
-        let over = self.estimate() > part && (grown || self.stuck);
-        if over || rested >= FILES_SCAN_NS || grown && rested >= self.rest_ns {
+        let over = self.estimate() > part && (grown || self.stuck && !rests);
+        if over || !rests && (grown || rested >= FILES_SCAN_NS) {
             self.scan(e);
             let end = thread::now_ns();
             (self.scanned_ns, self.rest_ns) = (end, (end - now) * FILES_SCAN_REST);
@@ -245,13 +263,19 @@ impl Keeper {
         self.note(e, files);
         let (part, mut moved) = (e.core.files_part(), true);
         self.queues.part = part / PAGE_BYTES as u64;
-        if files > part {
+        if files > part && self.futile && rests && !grown {
+            moved = false;
+        } else if files > part {
             // A little more: the next ones come at once.
             let wanted = files - part + part / FILES_SCAN_PART;
             moved = self.evict(e, wanted / PAGE_BYTES as u64) > 0;
             let files = self.estimate();
             self.note(e, files);
             self.stuck = files > part;
+            if self.stuck && self.futile {
+                let end = thread::now_ns();
+                (self.scanned_ns, self.rest_ns) = (end, (end - now) * FILES_SCAN_REST);
+            }
         }
         let cpu = thread::process_cpu_ns();
         let ran = cpu.saturating_sub(self.cpu_ns) > now.saturating_sub(self.looked_ns) / 20;
@@ -267,7 +291,9 @@ impl Keeper {
 
     fn note<P: Pager>(&self, e: &Engine<P>, bytes: u64) {
         let _inside = e.gate.enter();
-        e.core.note_files(bytes);
+        if !self.is_replaced(e) {
+            e.core.note_files(bytes);
+        }
     }
 
     /// Reads the page tables: new blocks enter the queues, and all pages are counted.
@@ -330,7 +356,7 @@ impl Keeper {
 
     /// Has so many pages leave. Returns how many did.
     fn evict<P: Pager>(&mut self, e: &Engine<P>, pages: u64) -> u64 {
-        let mut gone = 0;
+        let (mut gone, mut tried) = (0, 0);
         for _ in 0..self.writing.len() {
             let Some((entry, tries)) = self.writing.pop_front() else { break };
             gone += self.turn_of(e, entry, tries);
@@ -359,7 +385,9 @@ impl Keeper {
             }
             self.turn = self.turn.wrapping_add(1);
             gone += self.turn_of(e, entry, 0);
+            tried += 1;
         }
+        self.futile = gone < tried && self.writing.is_empty();
         stats::add(&e.core.stats.files_evicted, gone);
         gone
     }
@@ -367,8 +395,14 @@ impl Keeper {
     /// It is a block's turn, which was written so many times already. Returns the pages that left.
     fn turn_of<P: Pager>(&mut self, e: &Engine<P>, entry: Entry, tries: u8) -> u64 {
         let Some(kept) = self.maps.get(&entry.map) else { return 0 };
-        let row = kept.row(entry.block);
         let fate = self.send_off(e, kept, entry.block, tries);
+        self.settle(entry, tries, fate)
+    }
+
+    /// A block's turn is over. Returns the pages that left.
+    fn settle(&mut self, entry: Entry, tries: u8, fate: Fate) -> u64 {
+        let Some(kept) = self.maps.get(&entry.map) else { return 0 };
+        let row = kept.row(entry.block);
         match fate {
             Fate::Left(pages, 0) => {
                 // The kernel may have dropped it before: then nothing is known of its use.
@@ -384,8 +418,8 @@ impl Keeper {
                 self.again(entry, row.queue);
                 pages
             }
-            Fate::Written => {
-                self.writing.push_back((entry, tries + 1));
+            Fate::Written(begun) => {
+                self.writing.push_back((entry, tries + u8::from(begun)));
                 0
             }
             Fate::Stays => {
@@ -419,7 +453,7 @@ impl Keeper {
                     return Fate::Stays;
                 }
             }
-            return Fate::Written;
+            return Fate::Written(cached.dirty > 0);
         }
         let (mut here, mut left) = (0, 0);
         let pages = |run: files::Run| (run.end - run.start) / PAGE_BYTES as u64;
@@ -465,6 +499,22 @@ mod tests {
         count(&mut counted, PAGE_BYTES, 3 * PAGE_BYTES);
         count(&mut counted, BLOCK_BYTES - PAGE_BYTES, 2 * BLOCK_BYTES + PAGE_BYTES);
         assert_eq!(counted, [(0, 3), (1, BLOCK_PAGES), (2, 1)]);
+    }
+
+    #[test]
+    fn looks_at_a_block_that_is_being_written_are_no_writes() {
+        let Ok(view) = View::open() else { return }; // a kernel without a keeper
+        let mut keeper = Keeper::new(view, 0);
+        let map = Map { id: 1, start: 0, end: BLOCK_BYTES, offset: 0, ask: 1, file: None };
+        let rows = Table::new(1, c"weir-files").unwrap();
+        keeper.maps.insert(1, Kept { map, rows });
+        let entry = Entry { map: 1, block: 0 };
+        keeper.settle(entry, 0, Fate::Written(true));
+        for _ in 0..300 {
+            let (entry, tries) = keeper.writing.pop_front().unwrap();
+            keeper.settle(entry, tries, Fate::Written(false));
+        }
+        assert_eq!(keeper.writing.pop_front().map(|(_, tries)| tries), Some(1));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Files {
     pub(super) off: AtomicBool,
     /// There was one that could work.
     pub(super) worked: AtomicBool,
+    /// Keepers that are gone. (One that is to leave may be held up by a disk.)
+    gone: AtomicU32,
 }
 
 /// Mappings, and questions about their files.
@@ -45,6 +47,14 @@ pub(super) struct Map {
     /// The keeper's descriptor of the file.
     pub(super) file: Option<i32>,
 }
+
+/// Parts of mappings that were cut out.
+#[derive(Debug, Default)]
+pub struct Cut(Vec<Map>);
+
+/// What lies at an address, from there on.
+#[derive(Clone, Copy, Debug)]
+pub struct Moving(Map);
 
 /// The keeper is asked to open the file that a thread has at a descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -79,21 +89,49 @@ impl Known {
     }
 
     /// What lies at an address, from there on.
-    pub(super) fn at(&self, addr: usize) -> Option<Map> {
+    pub(super) fn at(&self, addr: usize) -> Option<Moving> {
         let m = self.maps.iter().find(|m| m.start <= addr && addr < m.end)?;
-        Some(Map { start: addr, offset: m.offset + (addr - m.start) as u64, ..*m })
+        Some(Moving(Map { start: addr, offset: m.offset + (addr - m.start) as u64, ..*m }))
     }
 
-    /// Takes a range out of all mappings.
-    pub(super) fn cut(&mut self, start: usize, end: usize) {
-        let mut at = 0;
+    /// The keeper's descriptor of a file that something is left of. (It closes the others.)
+    fn file_of(&self, ask: u32) -> Option<i32> {
+        self.maps.iter().find(|m| m.ask == ask)?.file
+    }
+
+    /// What lay in a range lies in another, where nothing else does any more. The kernel has done so before:
+    /// other files may have come to lie in the old place, and they stay.
+    pub(super) fn moved(&mut self, what: Option<Moving>, from: Option<(usize, usize)>, to: (usize, usize)) {
+        let file = what.and_then(|Moving(m)| self.file_of(m.ask));
+        if let (Some(Moving(m)), Some((start, end))) = (what, from) {
+            self.cut(start, end, Some(m.ask));
+        }
+        self.cut(to.0, to.1, None);
+        if let Some(Moving(m)) = what {
+            self.add(to.0, to.1, m.offset, (m.ask, file));
+        }
+    }
+
+    /// Puts back what was cut out.
+    pub(super) fn put_back(&mut self, cut: Cut) {
+        for m in cut.0 {
+            self.add(m.start, m.end, m.offset, (m.ask, self.file_of(m.ask)));
+        }
+    }
+
+    /// Takes a range out of all mappings, or out of those alone whose file was asked for so.
+    pub(super) fn cut(&mut self, start: usize, end: usize, ask: Option<u32>) -> Cut {
+        let (mut at, mut cut) = (0, Cut::default());
         while let Some(m) = self.maps.get(at).copied() {
-            if m.end <= start || end <= m.start {
+            if m.end <= start || end <= m.start || ask.is_some_and(|ask| ask != m.ask) {
                 at += 1;
                 continue;
             }
             self.maps.swap_remove(at);
             self.changes += 1;
+            let first = m.start.max(start);
+            let offset = m.offset + (first - m.start) as u64;
+            cut.0.push(Map { start: first, end: m.end.min(end), offset, ..m });
             // The parts lie outside of the range: they are passed over when their turn comes.
             let whose = (m.ask, m.file);
             if m.start < start {
@@ -103,6 +141,13 @@ impl Known {
                 self.add(end, m.end, m.offset + (end - m.start) as u64, whose);
             }
         }
+        cut
+    }
+}
+
+impl Cut {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -130,7 +175,8 @@ impl Files {
     /// Has the keeper look, or leave.
     pub fn call(&self) {
         self.kick.store(1, Ordering::Release);
-        thread::futex_wake(&self.kick, 1);
+        // One that is on its way out must not take the call for the other.
+        thread::futex_wake(&self.kick, i32::MAX as u32);
     }
 
     pub(super) fn change<R>(&self, f: impl FnOnce(&mut Known) -> R) -> R {
@@ -140,13 +186,21 @@ impl Files {
         r
     }
 
-    /// The keeper's table of descriptors is gone with it.
+    /// The keeper's table of descriptors is gone with it; whoever waits for its answer goes on without.
     pub fn forget_descriptors(&self) {
         self.change(|known| {
+            self.gone.fetch_add(1, Ordering::Relaxed);
             known.maps.iter_mut().for_each(|m| m.file = None);
             known.asks.clear();
             known.changes += 1;
+            self.answered.store(known.asked, Ordering::Release);
         });
+        thread::futex_wake(&self.answered, i32::MAX as u32);
+    }
+
+    /// Keepers that are gone: the number of the next one. It changes under the lock.
+    pub(super) fn keepers_gone(&self) -> u32 {
+        self.gone.load(Ordering::Relaxed)
     }
 }
 
@@ -165,15 +219,53 @@ mod tests {
         let mut known = Known::default();
         known.add(100, 200, 1000, (1, None));
         known.add(300, 400, 0, (2, Some(7)));
-        assert!(known.at(120).is_some_and(|m| (m.start, m.end, m.offset) == (120, 200, 1020)));
-        known.cut(120, 150);
+        assert!(known.at(120).is_some_and(|Moving(m)| (m.start, m.end, m.offset) == (120, 200, 1020)));
+        known.cut(120, 150, None);
         assert_eq!(parts(&known), [(100, 120, 1000), (150, 200, 1050), (300, 400, 0)]);
         assert!(known.at(120).is_none() && known.at(299).is_none());
-        known.cut(200, 300);
-        known.cut(160, 350);
+        assert!(known.cut(200, 300, None).is_empty());
+        known.cut(160, 350, None);
         assert_eq!(parts(&known), [(100, 120, 1000), (150, 160, 1050), (350, 400, 50)]);
         assert!(known.maps.iter().any(|m| m.start == 350 && m.file == Some(7)));
-        known.cut(0, usize::MAX);
+        known.cut(0, usize::MAX, None);
         assert!(known.maps.is_empty());
+    }
+
+    #[test]
+    fn what_is_moved_leaves_alone_what_has_come_to_lie_in_its_old_place() {
+        let mut known = Known::default();
+        known.add(100, 200, 1000, (1, Some(7)));
+        known.add(500, 600, 9000, (3, Some(9)));
+        let what = known.at(120);
+        // The kernel has moved it, and given its place away.
+        known.add(120, 150, 5000, (2, Some(8)));
+        known.moved(what, Some((120, 150)), (500, 550));
+        assert_eq!(
+            parts(&known),
+            [(100, 120, 1000), (120, 150, 5000), (150, 200, 1050), (500, 550, 1020), (550, 600, 9050)]
+        );
+        let files = |at| known.at(at).map(|Moving(m)| (m.ask, m.file));
+        assert_eq!([files(120), files(500)], [Some((2, Some(8))), Some((1, Some(7)))]);
+    }
+
+    #[test]
+    fn what_the_kernel_would_not_unmap_is_put_back() {
+        let mut known = Known::default();
+        known.add(100, 200, 1000, (1, Some(7)));
+        known.add(200, 300, 0, (2, Some(8)));
+        let cut = known.cut(150, 300, None);
+        known.put_back(cut);
+        assert_eq!(parts(&known), [(100, 150, 1000), (150, 200, 1050), (200, 300, 0)]);
+        let file = |at| known.at(at).and_then(|Moving(m)| m.file);
+        // The keeper may have closed what nothing was left of.
+        assert_eq!([file(150), file(200)], [Some(7), None]);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_keeper_that_is_gone() {
+        let files = Files::default();
+        files.change(|known| known.asked = 5);
+        files.forget_descriptors();
+        assert_eq!((files.answered.load(Ordering::Relaxed), files.keepers_gone()), (5, 1));
     }
 }
