@@ -16,6 +16,8 @@ import checks
 from run import WEIR
 
 SECONDS = 120
+# An end that waits for nobody.
+SECONDS_TO_END = 30
 # Needs three times its budget of 32M, and walks over it. `ready` is told at the end of the first walk.
 PRELUDE = r"""
 import ctypes, os, signal, sys
@@ -109,6 +111,58 @@ def an_interrupt_that_python_passes_on_is_told_about(program):
     """Its handler raises KeyboardInterrupt; at the end it restores the default and sends the signal again."""
     ran = program.ends("os.kill(os.getpid(), 2)\nsignal.pause()\n", -2, "was ended by SIGINT after ")
     assert "KeyboardInterrupt" in ran.stderr, told(ran)
+
+
+FULL_PIPE = """
+os.set_blocking(2, False)
+try:
+    while True: os.write(2, bytes(4096))
+except BlockingIOError: os.set_blocking(2, True)
+"""
+STOPPED_TERMINAL = "import termios\ntermios.tcflow(2, termios.TCOOFF)\n"
+ENDS = (("os.kill(os.getpid(), 15)\nsignal.pause()", -15), ("os._exit(3)", 3), ("sys.exit(4)", 4))
+
+
+def nobody_has_to_read_what_is_told(program):
+    """The end comes, and the statistics, also where stderr takes nothing."""
+    for prepare, streams in ((FULL_PIPE, os.pipe), (STOPPED_TERMINAL, pty.openpty)):
+        for end, status in ENDS:
+            reader, writer = streams()
+            with subprocess.Popen(program.command(PRELUDE + prepare + end), stderr=writer) as child:
+                try:
+                    assert child.wait(timeout=SECONDS_TO_END) == status, child.returncode
+                finally:
+                    child.kill()
+            os.close(reader)
+            os.close(writer)
+            ((pid, counters),) = program.statistics().items()
+            assert counters["weir_waited_ns"] > 0, counters
+            (program.folder / f"{pid}.stats").unlink()
+
+
+def nobody_may_be_there_to_read_it(program):
+    """Then no signal ends the program: not without a reader of stderr, not where files may be no longer."""
+    for end, status in ENDS:
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = program.command(PRELUDE + "signal.signal(13, signal.SIG_DFL)\n" + end)
+        ran = subprocess.run(command, stderr=writer, timeout=SECONDS, check=False)
+        os.close(writer)
+        assert ran.returncode == status and program.statistics(), ran
+    code = """
+import resource
+signal.signal(25, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+os._exit(3)
+"""
+    ran = program.run(code)
+    assert ran.returncode == 3 and "weir: cannot write statistics to " in ran.stderr, told(ran)
+
+
+def a_filter_that_the_kernel_refuses_changes_nothing(program):
+    """Programs ask so whether there are filters. (What one that is taken changes: `ownseccomp.c`.)"""
+    code = "assert libc.prctl(22, 2, 0, 0, 0) == -1\nos.kill(os.getpid(), 15)\nsignal.pause()\n"
+    program.ends(code, -15, "was ended by SIGTERM after ")
 
 
 def a_handler_of_the_program_and_a_signal_that_it_ignores_stay(program):
@@ -268,6 +322,9 @@ CHECKS = [
     a_program_that_leaves_past_its_handlers_is_told_about,
     death_by_a_signal_without_a_handler_is_told_and_seen_by_the_parent,
     an_interrupt_that_python_passes_on_is_told_about,
+    nobody_has_to_read_what_is_told,
+    nobody_may_be_there_to_read_it,
+    a_filter_that_the_kernel_refuses_changes_nothing,
     a_handler_of_the_program_and_a_signal_that_it_ignores_stay,
     a_signal_ignored_by_the_parent_stays_ignored,
     the_program_sees_the_default_action,

@@ -236,6 +236,33 @@ static void traps_kill_who_does_not_handle_them(void) {
     }
 }
 
+/* Calls that no end of a program's takes. */
+static void forbid_what_ends_do_not_take(void) {
+    struct sock_filter filter[] = {LOAD_NUMBER, ANSWER(SYS_openat, SECCOMP_RET_KILL_PROCESS),
+        ANSWER(SYS_rt_sigaction, SECCOMP_RET_KILL_PROCESS), ANSWER(SYS_tgkill, SECCOMP_RET_KILL_PROCESS),
+        ALLOW};
+    INSTALL(filter, 0, 0);
+    walk();
+}
+
+static void leave_under_a_filter(void) {
+    forbid_what_ends_do_not_take();
+    _exit(5);
+}
+
+static void be_terminated_under_a_filter(void) {
+    forbid_what_ends_do_not_take();
+    kill(getpid(), SIGTERM);
+    for (;;) pause();
+}
+
+static void ends_are_not_what_the_filter_forbids(void) {
+    int status = status_of_child(leave_under_a_filter);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5, "_exit: %#x", (unsigned)status);
+    status = status_of_child(be_terminated_under_a_filter);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "SIGTERM: %#x", (unsigned)status);
+}
+
 /* A ring uses memory after its calls have returned, which no filter sees: where there is one (inline mode),
  * rings are refused as in a container; elsewhere they are there if they are natively. */
 static void rings_are_refused_where_calls_are_gated(void) {
@@ -264,6 +291,7 @@ int main(void) {
     RUN(threads_and_children_have_the_filters);
     RUN(handlers_on_an_alternate_stack_emulate);
     RUN(traps_kill_who_does_not_handle_them);
+    RUN(ends_are_not_what_the_filter_forbids);
     RUN(a_filter_for_all_threads_reaches_them);
     return 0;
 }

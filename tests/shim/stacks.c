@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <ucontext.h>
@@ -524,6 +525,60 @@ static void threads_end_by_exit_and_by_cancellation(void) {
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0, "close");
 }
 
+/* --- ends ---------------------------------------------------------------------------------------- */
+
+static _Atomic int at_the_end;
+
+static void end_here(struct coroutine *own) {
+    (void)own;
+    at_the_end = 1;
+    _exit(7);
+}
+
+/* Sends a stack out a moment after its program has begun to end, again and again. */
+static void *send_out(void *stack) {
+    struct timespec moment = {0, 50000000}, little = {0, 1000000};
+    while (!at_the_end) CHECK(nanosleep(&little, NULL) == 0, "nanosleep");
+    CHECK(nanosleep(&moment, NULL) == 0, "nanosleep");
+    for (;;) CHECK(madvise(stack, LARGE, MADV_PAGEOUT) == 0 && nanosleep(&little, NULL) == 0, "madvise");
+    return NULL;
+}
+
+/* Whoever tells a full pipe about the end has to wait. */
+static void make_full_pipe(const char *name) {
+    static char page[PAGE];
+    CHECK(mkfifo(name, 0600) == 0, "mkfifo");
+    CHECK(open(name, O_RDONLY | O_NONBLOCK) >= 0, "open");
+    int writer = open(name, O_WRONLY | O_NONBLOCK);
+    while (write(writer, page, sizeof page) > 0);
+    CHECK(errno == EAGAIN, "write");
+}
+
+static void end_on_a_stack_that_goes_out(const char *statistics) {
+    pthread_t thread;
+    struct coroutine last = {0};
+    make_full_pipe(statistics);
+    prepare(&last, 2 * LARGE, 1, 0, end_here);
+    char *page = (char *)(((uintptr_t)last.stack + last.size + PAGE - 1) & ~(PAGE - 1)) - LARGE;
+    CHECK(pthread_create(&thread, NULL, send_out, page) == 0, "pthread_create");
+    /* Without a fault on it nobody knows that this is a stack. */
+    memset(page, 1, (size_t)((char *)last.sp - page));
+    resume(&last);
+}
+
+static void a_program_ends_on_a_stack_that_goes_out(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    char name[32];
+    snprintf(name, sizeof name, "%d.stats", (int)(child ? child : getpid()));
+    if (child == 0) end_on_a_stack_that_goes_out(name);
+    int status = -1;
+    pid_t got = waitpid(child, &status, 0);
+    unlink(name);
+    CHECK(got == child && WIFEXITED(status) && WEXITSTATUS(status) == 7, "status %#x", (unsigned)status);
+}
+
 int main(void) {
     make_memory();
     RUN(coroutines_of_libc_keep_their_stacks);
@@ -539,5 +594,6 @@ int main(void) {
     RUN(threads_start_while_all_signals_are_blocked);
     RUN(many_threads_come_and_go);
     RUN(threads_end_by_exit_and_by_cancellation);
+    RUN(a_program_ends_on_a_stack_that_goes_out);
     return 0;
 }

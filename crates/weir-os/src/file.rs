@@ -1,8 +1,60 @@
 //! Files written where nothing may be allocated: in signal handlers, and by threads past libc.
 
+use crate::signal::{self, Mask, bit};
 use crate::sys::{self, Errno, syscall};
+use crate::thread::now_ns;
 use core::ffi::CStr;
 use core::fmt;
+
+/// How long a descriptor may take nothing before the rest of a text is given up, ns.
+const PATIENCE_NS: u64 = 200_000_000;
+/// What the kernel sends a thread beside the error of a write: no reader, and a file at its limit.
+const OF_WRITES: Mask = bit(libc::SIGPIPE) | bit(libc::SIGXFSZ);
+
+/// Writes all of `bytes`, but waits no longer than [`PATIENCE_NS`] for a full pipe or a stopped terminal. No
+/// signal comes of it.
+pub fn write_in_time(fd: i32, bytes: &[u8]) -> Result<(), Errno> {
+    let mask = signal::change_mask(libc::SIG_BLOCK, Some(OF_WRITES));
+    let others = signal::pending();
+    let written = write_pieces(fd, bytes);
+    if written.is_err() {
+        signal::take(OF_WRITES & !others);
+    }
+    if let Ok(mask) = mask {
+        let _ = signal::change_mask(libc::SIG_SETMASK, Some(mask));
+    }
+    written
+}
+
+fn write_pieces(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
+    let mut since = now_ns();
+    while !bytes.is_empty() {
+        let left = PATIENCE_NS.saturating_sub(now_ns() - since);
+        wait_for_room(fd, left)?;
+        // A pipe has room for so many bytes at once, or says that it has none.
+        let args = [fd as usize, bytes.as_ptr() as usize, bytes.len().min(libc::PIPE_BUF), 0, 0, 0];
+        // SAFETY: the kernel only reads from the live slice.
+        match unsafe { syscall(libc::SYS_write, args) } {
+            Ok(n) => (bytes, since) = (&bytes[n.min(bytes.len())..], now_ns()),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if left > 0 => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until a descriptor takes bytes, or says what is wrong with it.
+fn wait_for_room(fd: i32, timeout_ns: u64) -> Result<(), Errno> {
+    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns as i64 };
+    let args = [&raw mut asked as usize, 1, &raw const timeout as usize, 0, 0, 0];
+    // SAFETY: live structures of the kernel's layout.
+    match unsafe { syscall(libc::SYS_ppoll, args) } {
+        Ok(0) => Err(Errno::ETIMEDOUT),
+        _ => Ok(()),
+    }
+}
 
 /// Text on its way to a descriptor, in pieces.
 #[derive(Debug)]
@@ -23,7 +75,7 @@ impl Sink {
 
     /// Writes what is still here. Whether all has arrived.
     pub fn flush(&mut self) -> bool {
-        self.failed |= sys::write_all(self.fd, &self.buf[..self.len]).is_err();
+        self.failed = self.failed || write_in_time(self.fd, &self.buf[..self.len]).is_err();
         self.len = 0;
         !self.failed
     }
@@ -95,9 +147,10 @@ impl PathText {
         Some(text)
     }
 
-    /// Makes the file, or empties the one that is there.
+    /// Makes the file, or empties the one that is there. A named pipe that nobody reads is not waited for.
     pub fn create(&self) -> Result<i32, Errno> {
-        let flags = (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC) as usize;
+        const MODES: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK;
+        let flags = (MODES | libc::O_CLOEXEC) as usize;
         let mode = 0o666;
         let at = self.bytes.as_ptr() as usize;
         // SAFETY: the path ends with a NUL.
@@ -173,6 +226,64 @@ mod tests {
         let mut nowhere = Sink::new(-1);
         nowhere.write_str("lost").unwrap();
         assert!(!nowhere.flush());
+    }
+
+    /// Both ends of a pipe.
+    fn pipe() -> [i32; 2] {
+        let mut ends = [0i32; 2];
+        // SAFETY: the kernel writes two numbers into the live array.
+        unsafe { syscall(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) }.unwrap();
+        ends
+    }
+
+    #[test]
+    fn a_full_pipe_is_given_up_and_one_with_room_again_takes_all() {
+        const PIECE: [u8; 4096] = [7; 4096];
+        let [reader, writer] = pipe();
+        let full = (0..1 << 10).find_map(|_| write_in_time(writer, &PIECE).err());
+        assert_eq!(full, Some(Errno::ETIMEDOUT));
+        let mut room = [0u8; 2 * PIECE.len()];
+        // SAFETY: the kernel writes into the live buffer.
+        let read = unsafe {
+            syscall(libc::SYS_read, [reader as usize, room.as_mut_ptr() as usize, room.len(), 0, 0, 0])
+        };
+        assert_eq!(read, Ok(room.len()));
+        assert_eq!(write_in_time(writer, &room), Ok(()));
+        sys::close(reader);
+        sys::close(writer);
+    }
+
+    #[test]
+    fn no_signal_comes_of_a_pipe_without_a_reader_but_one_that_waits_for_the_program_stays() {
+        // A thread's own mask; SIGPIPE is ignored here, but a blocked one waits all the same.
+        std::thread::spawn(|| {
+            let of_pipes = bit(libc::SIGPIPE);
+            signal::change_mask(libc::SIG_BLOCK, Some(of_pipes)).unwrap();
+            let [reader, writer] = pipe();
+            sys::close(reader);
+            assert_eq!(write_in_time(writer, b"lost"), Err(Errno::EPIPE));
+            assert_eq!(signal::pending() & OF_WRITES, 0);
+            signal::raise(libc::SIGPIPE);
+            assert_eq!(write_in_time(writer, b"lost"), Err(Errno::EPIPE));
+            assert_eq!(signal::pending() & OF_WRITES, of_pipes);
+            signal::take(of_pipes);
+            assert_eq!(signal::pending() & OF_WRITES, 0);
+            sys::close(writer);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_named_pipe_that_nobody_reads_is_refused() {
+        let path = std::env::temp_dir().join(format!("weir-fifo-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let (folder, mode) = (libc::AT_FDCWD as usize, (libc::S_IFIFO | 0o600) as usize);
+        // SAFETY: a NUL-terminated path.
+        unsafe { syscall(libc::SYS_mknodat, [folder, name.as_ptr() as usize, mode, 0, 0, 0]) }.unwrap();
+        let text = PathText::with_pid(path.to_str().unwrap().as_bytes(), 0).unwrap();
+        assert_eq!(text.create(), Err(Errno::ENXIO));
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

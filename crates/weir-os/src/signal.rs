@@ -76,6 +76,22 @@ pub fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, Errno> {
     Ok(old)
 }
 
+/// Signals that wait until the calling thread unblocks them, its own and the process's.
+pub fn pending() -> Mask {
+    let mut set: Mask = 0;
+    // SAFETY: a live word of the size passed.
+    let _ = unsafe { syscall(libc::SYS_rt_sigpending, [&raw mut set as usize, 8, 0, 0, 0, 0]) };
+    set
+}
+
+/// Takes one of these signals if it waits: nobody gets it any more.
+pub fn take(set: Mask) {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [&raw const set as usize, 0, &raw const at_once as usize, 8, 0, 0];
+    // SAFETY: live words of the sizes passed.
+    let _ = unsafe { syscall(libc::SYS_rt_sigtimedwait, args) };
+}
+
 /// Sends a signal to the calling thread.
 pub fn raise(signal: i32) {
     send(gettid(), signal);

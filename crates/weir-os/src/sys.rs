@@ -24,7 +24,7 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, ENXIO = 6, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
     EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24,
-    ENOTTY = 25, EFBIG = 27, ENOSPC = 28, EROFS = 30, ENAMETOOLONG = 36, ENOSYS = 38, ELOOP = 40, ENODATA = 61,
+    ENOTTY = 25, EFBIG = 27, ENOSPC = 28, EROFS = 30, EPIPE = 32, ENAMETOOLONG = 36, ENOSYS = 38, ELOOP = 40, ENODATA = 61,
     ENOLINK = 67, EBADMSG = 74, EILSEQ = 84, EOPNOTSUPP = 95, ETIMEDOUT = 110, ESTALE = 116, EUCLEAN = 117,
     EREMOTEIO = 121, EDQUOT = 122, ENOMEDIUM = 123, ECANCELED = 125,
 }
@@ -170,21 +170,6 @@ pub unsafe fn syscall(nr: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
 pub fn close(fd: i32) {
     // SAFETY: closing a descriptor touches no memory.
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
-}
-
-/// Writes all of `bytes` to `fd`, giving up at the first error other than EINTR.
-pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        // SAFETY: the kernel only reads from the live slice.
-        let r =
-            unsafe { syscall(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
-        match r {
-            Ok(n) => bytes = &bytes[n.min(bytes.len())..],
-            Err(Errno::EINTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 /// This process's id.

@@ -4,10 +4,11 @@
 //! Once there is an engine, the kernel has a handler of Weir's for these signals in the place of the default
 //! action. It makes the report, puts the default back and sends the signal again: the parent sees the death
 //! that it would have seen. To the program the signal looks as if it had its default action. A handler of the
-//! program's stays, and so does a signal that it ignores.
+//! program's stays, and so does a signal that it ignores. Once the program has filtered its system calls, the
+//! kernel has the default actions again: the filter might not allow what Weir's handler does.
 
-use crate::exit;
-use crate::inline::actions;
+use crate::inline::{actions, stacks};
+use crate::{exit, state};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use weir::engine::summary::End;
@@ -31,7 +32,7 @@ pub fn concerns(number: c_int) -> bool {
 /// Begins to watch: when the engine starts.
 pub fn watch() {
     // The kernel spares the first process of a PID namespace the signals that it has no handler for.
-    if getpid() == 1 {
+    if getpid() == 1 || state::is_filtered() {
         return;
     }
     thread::with_signals_blocked(|| {
@@ -48,6 +49,31 @@ pub fn watch() {
             }
         }
     });
+}
+
+/// Before the program filters its system calls: the kernel's default actions are the program's again. Whether
+/// anything was watched.
+pub fn unwatch() -> bool {
+    if !WATCHING.load(Ordering::Acquire) || !exit::is_this_process() {
+        return false;
+    }
+    stacks::be_noticed_here();
+    thread::with_signals_blocked(|| {
+        let _changing = actions::changing().lock();
+        WATCHING.store(false, Ordering::Release);
+        for (row, number) in WATCHED.into_iter().enumerate() {
+            let flags = FLAGS[row].load(Ordering::Relaxed) as u32 as u64;
+            let given = Action { flags, mask: MASKS[row].load(Ordering::Relaxed), ..Action::default() };
+            // SAFETY: asks; then sets the default action, with what the program gave with it.
+            unsafe {
+                let now = signal::swap(number, None).unwrap_or_default();
+                if now.handler == on_end as *const () as usize {
+                    let _ = signal::swap(number, Some(&given));
+                }
+            }
+        }
+    });
+    true
 }
 
 fn remember(number: c_int, flags: c_int, mask: Mask) {
@@ -107,7 +133,7 @@ extern "C" fn on_end(number: c_int, _info: *mut libc::siginfo_t, _context: *mut 
 /// - as `_exit(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    exit::report(End::Finished);
+    exit::at_exit_group();
     exit_group(status)
 }
 
@@ -115,6 +141,6 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 /// - as `_Exit(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    exit::report(End::Finished);
+    exit::at_exit_group();
     exit_group(status)
 }

@@ -4,6 +4,7 @@
 //! allocates nothing, takes no lock that anybody else takes, calls nothing of libc's, and runs on a stack of
 //! its own.
 
+use crate::inline::stacks;
 use crate::state::{self, Weir};
 use core::cell::UnsafeCell;
 use core::fmt::Write as _;
@@ -144,8 +145,17 @@ pub fn at_exit() {
         engine.last_look_outside();
         engine.check_descriptors();
         engine.depart();
+        stacks::be_noticed_here();
     }
     report(End::Finished);
+}
+
+/// When it ends past libc's handlers. A filter of the program's may not allow what a report takes.
+pub fn at_exit_group() {
+    if is_this_process() && !state::is_filtered() {
+        stacks::be_noticed_here();
+        report(End::Finished);
+    }
 }
 
 /// Whether this memory is the calling process's own: that of a child of `vfork` is its parent's.

@@ -1,7 +1,7 @@
 //! Files that the program maps: the engine is told of large ones on disks. The mapping itself is the
 //! kernel's, as it would be without Weir.
 
-use crate::{demand, rights, state, threads};
+use crate::{demand, state, threads};
 use core::ffi::c_int;
 use weir::config::Files;
 use weir::engine::files::known::NewMap;
@@ -17,7 +17,7 @@ const LEAVE_ALONE: c_int =
 pub fn mapped(at: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, off: libc::off_t) {
     let Some(settings) = state::settings() else { return };
     let large = len >= FILE_BYTES_MIN && flags & LEAVE_ALONE == 0 && prot & libc::PROT_EXEC == 0;
-    if !large || settings.files == Files::None || rights::is_filtered() {
+    if !large || settings.files == Files::None || state::is_filtered() {
         return;
     }
     let Some(file) = weir_os::files::on_disk(fd) else { return };

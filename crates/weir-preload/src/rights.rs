@@ -4,35 +4,42 @@
 //! inherit what the calling thread has, see [`crate::threads`].
 
 use crate::libc_next::{Next, set_errno};
-use crate::{kept, threads};
+use crate::{ends, kept, state, threads};
 use core::ffi::{c_char, c_int, c_long, c_ulong};
-use core::sync::atomic::{AtomicBool, Ordering};
-
-/// The program has filtered its system calls. Threads that it starts would inherit a filter that may not
-/// allow what the engine does.
-static FILTERED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program has filtered its system calls.
-pub fn is_filtered() -> bool {
-    FILTERED.load(Ordering::Relaxed)
-}
 
 /// The rights of the calling thread may have changed.
 fn follow(anyway: bool) {
-    if !FILTERED.load(Ordering::Relaxed) {
+    if !state::is_filtered() {
         threads::follow(anyway);
     }
 }
 
+/// Makes a system call of the program's, and sees what it changes for Weir.
+pub fn around(nr: c_long, first: usize, call: impl FnOnce() -> c_long) -> c_long {
+    const FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
+    let filters = match nr {
+        libc::SYS_seccomp => first <= FILTER,
+        libc::SYS_prctl => first as c_int == libc::PR_SET_SECCOMP,
+        _ => false,
+    };
+    // Before the filter is there: it might not allow it.
+    let watched = filters && ends::unwatch();
+    let result = call();
+    if result >= 0 {
+        if filters {
+            state::set_filtered();
+        }
+        after_raw(nr);
+    } else if watched {
+        ends::watch();
+    }
+    result
+}
+
 /// Calls by their number, by the only thread that the program has: in others libc's rule does not hold, and
 /// each goes its own way.
-pub fn after_raw(nr: c_long, first: usize, result: c_long) {
-    const FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
-    if result < 0 {
-        return;
-    }
+fn after_raw(nr: c_long) {
     match nr {
-        libc::SYS_seccomp if first == FILTER || first == 0 => FILTERED.store(true, Ordering::Relaxed),
         libc::SYS_setuid
         | libc::SYS_setgid
         | libc::SYS_setreuid
@@ -108,11 +115,10 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
         set_errno(e.0);
         return -1;
     }
-    // SAFETY: libc's function of that name; variadic integers are passed like named ones.
-    let result =
-        NEXT.get().map_or(-1, |next| unsafe { core::mem::transmute::<usize, F>(next)(option, a, b, c, d) });
-    if option == libc::PR_SET_SECCOMP && result == 0 {
-        FILTERED.store(true, Ordering::Relaxed);
-    }
-    result
+    let call = || match NEXT.get() {
+        // SAFETY: libc's function of that name; variadic integers are passed like named ones.
+        Some(next) => c_long::from(unsafe { core::mem::transmute::<usize, F>(next)(option, a, b, c, d) }),
+        None => -1,
+    };
+    around(libc::SYS_prctl, option as usize, call) as c_int
 }

@@ -1,6 +1,6 @@
 //! What stands in this process: settings, the engine, and how far its start is. Nothing here acts.
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::OnceLock;
 use weir::config::Settings;
 use weir::engine::Engine;
@@ -15,6 +15,9 @@ static PHASE: AtomicU8 = AtomicU8::new(Phase::Idle as u8);
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// 1 once a start has ended, however it ended.
 static STARTED: AtomicU32 = AtomicU32::new(0);
+/// The program has filtered its system calls. Threads that it starts would inherit a filter that may not
+/// allow what the engine does.
+static FILTERED: AtomicBool = AtomicBool::new(false);
 /// Kernel id of the thread that starts the engine.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
@@ -85,6 +88,16 @@ pub fn wait_until_started() {
 /// By the constructor: from now on the engine may start.
 pub fn set_settings(settings: Settings) {
     let _ = SETTINGS.set(settings);
+}
+
+/// The program filters its system calls from now on.
+pub fn set_filtered() {
+    FILTERED.store(true, Ordering::Relaxed);
+}
+
+/// Whether it does.
+pub fn is_filtered() -> bool {
+    FILTERED.load(Ordering::Relaxed)
 }
 
 /// There will be no engine.

@@ -22,7 +22,7 @@ mod pending;
 mod relay;
 pub mod rings;
 mod sigsys;
-mod stacks;
+pub mod stacks;
 pub mod tables;
 mod threads;
 mod waits;

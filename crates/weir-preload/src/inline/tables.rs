@@ -170,7 +170,7 @@ pub unsafe extern "C" fn syscall(
         return unsafe { super::masks::sigprocmask(a as c_int, b as *const _, c as *mut _) } as c_long;
     }
     match nr {
-        libc::SYS_exit_group => crate::exit::report(weir::engine::summary::End::Finished),
+        libc::SYS_exit_group => crate::exit::at_exit_group(),
         libc::SYS_execve => {
             // SAFETY: passed on.
             return unsafe { exec::execve(a as *const _, b as *const _, c as *const _) }.into();
@@ -209,11 +209,9 @@ pub unsafe extern "C" fn syscall(
         return r as c_long;
     }
     type F = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    let result = match syscall::NEXT.get() {
+    crate::rights::around(nr, a, || match syscall::NEXT.get() {
         // SAFETY: libc's function of that name, with the program's arguments.
         Some(next) => unsafe { core::mem::transmute::<usize, F>(next)(nr, a, b, c, d, e, f) },
         None => -1,
-    };
-    crate::rights::after_raw(nr, a, result);
-    result
+    })
 }

@@ -1,7 +1,7 @@
 //! Lines on stderr, and the end of the process with one.
 
 use std::sync::OnceLock;
-use weir_os::sys;
+use weir_os::{file, sys};
 
 /// What the shim still has to tell when the program is about to end.
 static LAST_WORDS: OnceLock<fn()> = OnceLock::new();
@@ -25,7 +25,7 @@ pub(super) fn fatal_with_last_words(args: core::fmt::Arguments<'_>) -> ! {
 pub fn say(args: core::fmt::Arguments<'_>) {
     let mut line = Line { buf: [0; 512], len: 0 };
     let _ = core::fmt::write(&mut line, format_args!("weir: {args}\n"));
-    let _ = sys::write_all(2, &line.buf[..line.len]);
+    let _ = file::write_in_time(2, &line.buf[..line.len]);
 }
 
 /// Says why and ends the process as the kernel's out-of-memory killer would: the data cannot be

@@ -108,7 +108,7 @@ impl PoolSize {
     /// In the child of a fork: what is known of the program is the parent's.
     pub fn forked(&mut self) {
         let size = if self.phase == Phase::Rest { self.size } else { self.from };
-        *self = PoolSize { size, begun: self.begun, kept: self.kept, ..PoolSize::default() };
+        *self = PoolSize { size, from: size, begun: self.begun, kept: self.kept, ..PoolSize::default() };
     }
 
     /// The size from now on.

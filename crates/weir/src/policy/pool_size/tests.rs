@@ -258,7 +258,10 @@ fn where_the_file_takes_nothing_the_pool_has_all_and_a_forked_child_begins_with_
     let mut control = PoolSize { rest: 24, ..trial(1, 500 * K, false) };
     let mut child = control;
     child.forked();
-    assert_eq!(child, PoolSize { size: Size::Windows(80), ..PoolSize::default() });
+    let settled = PoolSize { size: Size::Windows(80), from: Size::Windows(80), ..PoolSize::default() };
+    assert_eq!(child, settled);
+    child.forked();
+    assert_eq!(child, settled, "forked again before its first look");
     for _ in 0..3 {
         assert_eq!(control.next(Signals { usable: false, ..look(500 * K, 40) }), Size::All);
     }
