@@ -38,8 +38,7 @@ pub fn made(frames: u32, rounds: u32) -> Vec<Trace> {
         pages,
         mixed,
     };
-    let looped = frames / 10 * 11;
-    vec![
+    let traces = vec![
         trace(
             "zipf",
             "zipf 0.99 over twice the RAM, hot pages anywhere",
@@ -62,13 +61,6 @@ pub fn made(frames: u32, rounds: u32) -> Vec<Trace> {
             scan_and_hot(frames, n),
         ),
         trace(
-            "loop",
-            "round and round over 1.1 times the RAM",
-            looped,
-            false,
-            round(0, looped).take(n).collect(),
-        ),
-        trace(
             "phases",
             "zipf over one and a half times the RAM, elsewhere after every four rounds",
             6 * frames,
@@ -82,8 +74,52 @@ pub fn made(frames: u32, rounds: u32) -> Vec<Trace> {
             true,
             all_at_once(frames, n),
         ),
-    ]
+    ];
+    traces.into_iter().chain(passes(frames, n)).collect()
 }
+
+/// Those that go over the same pages again and again.
+fn passes(frames: u32, n: usize) -> Vec<Trace> {
+    let trace = |name: &str, what, pages, accesses| Trace {
+        name: name.to_owned(),
+        what,
+        accesses,
+        pages,
+        mixed: false,
+    };
+    let looped = |tenths: u32| frames / 10 * tenths;
+    let loops = LOOPS.map(|(name, what, tenths)| {
+        trace(name, what, looped(tenths), round(0, looped(tenths)).take(n).collect())
+    });
+    let others = [
+        trace(
+            "two loops",
+            "half the time over 1.3 times the RAM, then over other 1.3 times",
+            2 * looped(13),
+            two_loops(looped(13), n),
+        ),
+        trace(
+            "to and fro",
+            "forwards and backwards over 1.3 times the RAM",
+            looped(13),
+            to_and_fro(looped(13), n),
+        ),
+        trace(
+            "heap",
+            "passes in one fixed mixed order, by runs of 16, over what grows from half to twice the RAM",
+            2 * frames,
+            heap(frames, n),
+        ),
+    ];
+    loops.into_iter().chain(others).collect()
+}
+
+/// Loops: name, description, and tenths of the RAM that they go over.
+const LOOPS: [(&str, &str, u32); 3] = [
+    ("loop", "round and round over 1.1 times the RAM", 11),
+    ("loop 1.3", "round and round over 1.3 times the RAM", 13),
+    ("loop 1.6", "round and round over 1.6 times the RAM", 16),
+];
 
 /// Pages from `first` on, one after the other, over and over.
 fn round(first: u32, pages: u32) -> impl Iterator<Item = u32> {
@@ -117,6 +153,29 @@ fn all_at_once(frames: u32, n: usize) -> Vec<u32> {
     let (mut scan, mut looped) = (round(frames, 3 * frames), round(4 * frames, frames / 2));
     let sources: [&mut dyn Iterator<Item = u32>; 3] = [&mut hot, &mut scan, &mut looped];
     (0..n).map(|i| sources[turn(i, 3)].next().unwrap_or(0)).collect()
+}
+
+fn two_loops(pages: u32, n: usize) -> Vec<u32> {
+    round(0, pages).take(n / 2).chain(round(pages, pages).take(n - n / 2)).collect()
+}
+
+fn to_and_fro(pages: u32, n: usize) -> Vec<u32> {
+    (0..pages).chain((0..pages).rev()).cycle().take(n).collect()
+}
+
+/// What a garbage collector does: every pass goes over all of the heap in the same mixed order.
+fn heap(frames: u32, n: usize) -> Vec<u32> {
+    let (first, last) = (frames / 2 / PAGES_PER_RUN, 2 * frames / PAGES_PER_RUN);
+    let (mut random, mut order) = (Random::new(6), (0..last).collect::<Vec<u32>>());
+    (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));
+    let mut accesses = Vec::with_capacity(n);
+    while accesses.len() < n {
+        let size = first + (u64::from(last - first) * accesses.len() as u64 / n as u64) as u32;
+        let runs = order.iter().filter(|run| **run < size);
+        accesses.extend(runs.flat_map(|run| (0..PAGES_PER_RUN).map(move |i| run * PAGES_PER_RUN + i)));
+    }
+    accesses.truncate(n);
+    accesses
 }
 
 /// Pages by zipf's law, the ranks spread over the pages.
@@ -166,6 +225,17 @@ mod tests {
             assert!(trace.accesses.iter().all(|page| *page < trace.pages), "{}", trace.name);
             assert_eq!(trace.accesses, again.accesses, "{}", trace.name);
         }
+    }
+
+    #[test]
+    fn a_heap_is_passed_in_one_order_and_grows_and_to_and_fro_turns_at_the_ends() {
+        let accesses = heap(640, 24 * 640);
+        let first: Vec<u32> = accesses[..320].iter().step_by(16).copied().collect();
+        let again = accesses[320..].iter().filter(|page| first.contains(page)).take(20);
+        assert!(again.eq(&first) && !first.is_sorted());
+        assert!(accesses[..320].iter().max() == Some(&319) && accesses.iter().max() > Some(&1000));
+        assert_eq!(to_and_fro(3, 8), [0, 1, 2, 2, 1, 0, 0, 1]);
+        assert_eq!(two_loops(2, 8), [0, 1, 0, 1, 2, 3, 2, 3]);
     }
 
     #[test]
