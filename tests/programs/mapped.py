@@ -111,6 +111,29 @@ print(pid)
         assert limit >= 24 * MIB and out * 4096 <= MIB, (limit, out)
 
 
+def pages_that_cannot_leave_are_seldom_tried(program):
+    """The kernel drops no pages of a file that is somebody else's and may not be written."""
+    code = r"""
+file_of(256).close()
+os.chown("file", 65534, 65534)
+os.chmod("file", 0o444)
+with open("file", "rb") as file:
+    mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+read(mapping)
+def spent():
+    with open(keeper() + "schedstat") as stat:
+        return int(stat.read().split()[0]) / 1e9
+time.sleep(0.5)
+began, before = time.monotonic(), spent()
+while time.monotonic() < began + 2:
+    pass
+share = (spent() - before) / (time.monotonic() - began)
+assert mapped() > 200 and share < 0.08, (mapped(), share)
+print(os.getpid())
+"""
+    assert counters(program, code)
+
+
 def a_call_that_fails_leaves_a_mapping_known(program):
     """Its pages keep to the budget as before."""
     code = r"""
@@ -204,6 +227,7 @@ print(os.getpid())
 CHECKS = [
     a_child_owes_nothing_for_files_that_its_parent_unmapped,
     pages_that_cannot_leave_take_nothing_from_memory,
+    pages_that_cannot_leave_are_seldom_tried,
     a_call_that_fails_leaves_a_mapping_known,
     shared_memory_over_a_file_is_no_file,
     a_file_that_is_unmapped_is_closed_soon,
