@@ -4,6 +4,7 @@
 Programs that need more than their budget end in every way that there is. Their parent must see the end that
 it would have seen without Weir, and their user must hear how long they waited."""
 
+import json
 import os
 import pathlib
 import pty
@@ -262,6 +263,16 @@ def quiet_programs_are_told_nothing_about(program):
     assert (ran.returncode, ran.stderr) == (-15, "") and len(program.statistics()) == 1, told(ran)
 
 
+def statistics_are_json_where_their_name_says_so(program):
+    """The same names as in lines; `-` and other names are lines."""
+    program.run("", options=("--stats", "%p.json", "-q"))
+    (counters,) = [json.loads(path.read_text()) for path in program.folder.glob("*.json")]
+    assert counters["weir_waited_ns"] > 0 and counters["weir_budget_bytes"] == 32 << 20, counters
+    program.run("", options=("-q",))
+    (lines,) = program.statistics().values()
+    assert lines.keys() == counters.keys(), lines.keys() ^ counters.keys()
+
+
 def a_child_that_hardly_waited_is_not_mentioned(program):
     """A fork that ends at once."""
     code = "child = os.fork()\nif child == 0: os._exit(0)\nos.waitpid(child, 0)\n"
@@ -331,6 +342,7 @@ CHECKS = [
     death_of_a_full_budget_is_told_about,
     workers_of_a_pool_are_told_about,
     quiet_programs_are_told_nothing_about,
+    statistics_are_json_where_their_name_says_so,
     a_child_that_hardly_waited_is_not_mentioned,
     a_child_with_another_stderr_keeps_it_clean,
     a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks,

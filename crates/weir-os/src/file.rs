@@ -147,6 +147,11 @@ impl PathText {
         Some(text)
     }
 
+    /// Its letters, without the kernel's NUL.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
     /// Makes the file, or empties the one that is there. A named pipe that nobody reads is not waited for.
     pub fn create(&self) -> Result<i32, Errno> {
         const MODES: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK;
@@ -169,7 +174,7 @@ impl PathText {
 
 impl fmt::Display for PathText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in self.bytes[..self.len].utf8_chunks() {
+        for part in self.bytes().utf8_chunks() {
             f.write_str(part.valid())?;
             if !part.invalid().is_empty() {
                 f.write_str("\u{fffd}")?;

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 use weir::config::Settings;
+use weir::engine::statistics::{Format, Report};
 use weir::engine::summary::{End, Figures, Who, not_needed};
 use weir_os::file::{PathText, Sink};
 use weir_os::stack::Stack;
@@ -252,8 +253,8 @@ fn write_statistics(engine: &Weir, settings: &Settings) {
     let Some(path) = statistics_path(settings) else { return };
     let written = path.create().is_ok_and(|fd| {
         let mut out = Sink::new(fd);
-        let _ = statistics(engine, &mut out);
-        let whole = out.flush();
+        let told = statistics(engine, Format::of(path.bytes()), &mut out);
+        let whole = out.flush() && told.is_ok();
         sys::close(fd);
         whole
     });
@@ -263,19 +264,11 @@ fn write_statistics(engine: &Weir, settings: &Settings) {
     }
 }
 
-/// All counters as lines of key and value.
-fn statistics(engine: &Weir, out: &mut Sink) -> core::fmt::Result {
-    engine.core.stats.each(|key, value| {
-        let _ = writeln!(out, "{key} {value}");
-    });
-    if let Some(swapping) = &engine.core.copies.swapping {
-        swapping.tier.counters().each(|key, value| {
-            if key.starts_with("weir_") {
-                let _ = writeln!(out, "{key} {value}");
-            }
-        });
-    }
-    let (space, space_len) = engine.space();
-    writeln!(out, "weir_shared_bytes {}", ram::shared_bytes())?;
-    writeln!(out, "weir_space_start {space}\nweir_space_bytes {space_len}")
+fn statistics(engine: &Weir, format: Format, out: &mut Sink) -> core::fmt::Result {
+    let mut report = Report::new(out, format);
+    let mut result = Ok(());
+    engine.each_counter(|key, value| result = result.and(report.add(key, value)));
+    result?;
+    report.add("weir_shared_bytes", ram::shared_bytes())?;
+    report.end()
 }

@@ -261,7 +261,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "WEIR_STATS",
         "FILE",
         "",
-        "Write counters to FILE when the program ends (%p is the process id)",
+        "Write counters to FILE when the program ends (%p is the process id; as JSON if it ends in .json)",
     ),
     short(
         'q',

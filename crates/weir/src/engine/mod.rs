@@ -18,6 +18,7 @@ mod regions;
 pub mod remap;
 mod say;
 pub mod start;
+pub mod statistics;
 pub mod summary;
 #[cfg(test)]
 mod swap_tests;

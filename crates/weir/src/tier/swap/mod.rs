@@ -22,7 +22,7 @@
 
 mod check;
 mod clusters;
-mod counters;
+pub mod counters;
 mod layout;
 mod read;
 mod record;
