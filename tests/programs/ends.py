@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 import checks
 from run import WEIR
@@ -44,8 +45,10 @@ class Program:
 
     def command(self, code, options=()):
         """The command line of a program."""
-        stats = str(self.folder / "%p.stats")
-        line = [str(WEIR), "run", "-m", "32M", "--faults", self.faults, "--stats", stats, *options, "--"]
+        line = [str(WEIR), "run", "-m", "32M", "--faults", self.faults, *options]
+        if "--stats" not in options:
+            line += ["--stats", str(self.folder / "%p.stats")]
+        line.append("--")
         return [*line, sys.executable, "-c", code]
 
     def run(self, code, options=(), prelude=PRELUDE):
@@ -273,6 +276,56 @@ def statistics_are_json_where_their_name_says_so(program):
     assert lines.keys() == counters.keys(), lines.keys() ^ counters.keys()
 
 
+def statistics_are_rewritten_while_a_program_runs(program):
+    """Every reader finds a whole file, and nothing else is left."""
+    options = ("--stats", "now.json", "--stats-interval", "0.1", "-q")
+    file, seen = program.folder / "now.json", set()
+    command = program.command(PRELUDE + "while True: walk()\n", options)
+    with subprocess.Popen(command, cwd=program.folder) as child:
+        try:
+            deadline = time.monotonic() + SECONDS
+            while len(seen) < 5 and time.monotonic() < deadline:
+                if file.exists():
+                    seen.add(json.loads(file.read_text())["pgfault"])
+            child.terminate()
+            child.wait(SECONDS)
+        finally:
+            child.kill()
+    assert child.returncode == -15 and len(seen) == 5, (child.returncode, seen)
+    assert [path.name for path in program.folder.iterdir()] == ["now.json"], list(program.folder.iterdir())
+    assert json.loads(file.read_text())["pgfault"] >= max(seen), seen
+
+
+def children_write_statistics_of_their_own_while_they_run(program):
+    """To the file with their process id; without one in the name only the first process writes."""
+    code = """
+import time
+child = os.fork()
+deadline = time.monotonic() + 60
+while child == 0 or not os.path.exists(f"{child}.json"):
+    walk()
+    assert time.monotonic() < deadline
+os.kill(child, 9)
+os.waitpid(child, 0)
+"""
+    ran = program.run(code, options=("--stats", "%p.json", "--stats-interval", "0.1", "-q"))
+    assert ran.returncode == 0 and ran.stderr == "", told(ran)
+    assert len(list(program.folder.glob("*.json"))) == 2, list(program.folder.iterdir())
+    code = "child = os.fork()\nwalk()\nif child: os.waitpid(child, 0)\nelse: os._exit(0)\n"
+    ran = program.run(code, options=("--stats", "one", "--stats-interval", "0.1", "-q"))
+    names = [path.name for path in program.folder.iterdir() if path.suffix not in (".json", ".new")]
+    assert ran.returncode == 0 and names == ["one"], (told(ran), names)
+
+
+def what_is_no_regular_file_is_written_as_it_is(program):
+    """A pipe is not replaced, and neither is a link."""
+    (program.folder / "there").write_text("")
+    (program.folder / "link").symlink_to("there")
+    ran = program.run("", options=("--stats", "link", "--stats-interval", "0.1", "-q"))
+    assert ran.returncode == 0 and (program.folder / "link").is_symlink(), told(ran)
+    assert "pgfault " in (program.folder / "there").read_text()
+
+
 def a_child_that_hardly_waited_is_not_mentioned(program):
     """A fork that ends at once."""
     code = "child = os.fork()\nif child == 0: os._exit(0)\nos.waitpid(child, 0)\n"
@@ -343,6 +396,9 @@ CHECKS = [
     workers_of_a_pool_are_told_about,
     quiet_programs_are_told_nothing_about,
     statistics_are_json_where_their_name_says_so,
+    statistics_are_rewritten_while_a_program_runs,
+    children_write_statistics_of_their_own_while_they_run,
+    what_is_no_regular_file_is_written_as_it_is,
     a_child_that_hardly_waited_is_not_mentioned,
     a_child_with_another_stderr_keeps_it_clean,
     a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks,

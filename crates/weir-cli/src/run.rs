@@ -55,6 +55,9 @@ pub fn run(args: &RunArgs) -> ExitCode {
 fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     let layers = Layers::read(&args.flags).map_err(|e| own(format!("{e:#}")))?;
     let mut settings = layers.settings().map_err(|e| own(format!("{e:#}")))?;
+    if settings.stats_interval_ns > 0 && settings.stats.is_none() {
+        return Err(own("--stats-interval says how often a file is written: name it with --stats FILE"));
+    }
     let name = args.command.first().ok_or_else(|| own("no program given"))?;
     let program = find_in_path(name)?;
     check_program(name, &program)?;

@@ -92,7 +92,7 @@ fn an_unreadable_script_is_found_in_path_only_if_executable() {
 fn bad_options_and_sizes_are_125_with_the_reason() {
     let home = Folder::new();
     let library = home.stub_library();
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 22] = [
         (&["--memory", "1M"], "8 MiB"),
         (&["-m", "300"], "did you mean 300M?"),
         (&["--memory", "-2G"], "negative"),
@@ -111,6 +111,8 @@ fn bad_options_and_sizes_are_125_with_the_reason() {
         (&["--faults", "sometimes"], "auto, inline, thread"),
         (&["--pool-max", "0"], "1 to 100"),
         (&["--codec", "gzip"], "auto, lz4, zstd, none"),
+        (&["--stats-interval", "2"], "--stats FILE"),
+        (&["--stats", "a", "--stats-interval", "soon"], "seconds from 0.1"),
         (&["--no-such-option"], "--no-such-option"),
         (&["--memory="], "memory"),
     ];

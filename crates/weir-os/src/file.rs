@@ -152,6 +152,35 @@ impl PathText {
         &self.bytes[..self.len]
     }
 
+    /// The name of a file of this process's that will take the place of this one.
+    pub fn successor(&self, pid: u32) -> Option<PathText> {
+        let mut text = self.with_ending(b".")?;
+        text.add_number(pid)?;
+        text.with_ending(b".new")
+    }
+
+    /// Whether another file can take its place: it is a regular file, or there is none yet.
+    pub fn can_be_replaced(&self) -> bool {
+        // SAFETY: plain data, valid when zero.
+        let mut about: libc::stat = unsafe { core::mem::zeroed() };
+        let (path, to) = (self.bytes.as_ptr() as usize, &raw mut about as usize);
+        let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
+        // SAFETY: the path ends with a NUL; the kernel writes the live structure.
+        match unsafe { syscall(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path, to, flags, 0, 0]) } {
+            Ok(_) => about.st_mode & libc::S_IFMT == libc::S_IFREG,
+            Err(e) => e == Errno::ENOENT,
+        }
+    }
+
+    /// Removes the file, if it is there.
+    pub fn remove(&self) {
+        // SAFETY: the path ends with a NUL.
+        let _ = unsafe {
+            let path = self.bytes.as_ptr() as usize;
+            syscall(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path, 0, 0, 0, 0])
+        };
+    }
+
     /// Makes the file, or empties the one that is there. A named pipe that nobody reads is not waited for.
     pub fn create(&self) -> Result<i32, Errno> {
         const MODES: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NONBLOCK;
@@ -227,7 +256,8 @@ mod tests {
         sys::close(fd);
         from.rename_to(&to).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-        std::fs::remove_file(&path).unwrap();
+        to.remove();
+        assert!(!path.exists());
         let mut nowhere = Sink::new(-1);
         nowhere.write_str("lost").unwrap();
         assert!(!nowhere.flush());
@@ -289,6 +319,16 @@ mod tests {
         let text = PathText::with_pid(path.to_str().unwrap().as_bytes(), 0).unwrap();
         assert_eq!(text.create(), Err(Errno::ENXIO));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn only_regular_files_are_replaced() {
+        let of = |path: &str| PathText::with_pid(path.as_bytes(), 7).unwrap();
+        assert!(of("/proc/self/stat").can_be_replaced() && of("/tmp/no/such/file").can_be_replaced());
+        for other in ["/dev/null", "/dev/stderr", "/tmp", "/proc/self/exe", "/proc/self/stat/x"] {
+            assert!(!of(other).can_be_replaced(), "{other}");
+        }
+        assert_eq!(of("/tmp/a.%p").successor(12).map(|p| p.to_string()).as_deref(), Some("/tmp/a.7.12.new"));
     }
 
     #[test]

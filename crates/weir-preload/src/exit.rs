@@ -5,16 +5,14 @@
 //! its own.
 
 use crate::inline::stacks;
-use crate::state::{self, Weir};
+use crate::state;
+use crate::statistics::{self, Process};
 use core::cell::UnsafeCell;
-use core::fmt::Write as _;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 use weir::config::Settings;
-use weir::engine::statistics::{Format, Report};
 use weir::engine::summary::{End, Figures, Who, not_needed};
-use weir_os::file::{PathText, Sink};
+use weir_os::file::Sink;
 use weir_os::stack::Stack;
 use weir_os::{fds, ram, sys, thread};
 
@@ -134,6 +132,7 @@ pub fn forked() {
     LOADED.store(false, Ordering::Relaxed);
     SINCE_NS.store(thread::now_ns(), Ordering::Relaxed);
     REPORTED.store(0, Ordering::Relaxed);
+    statistics::forked();
     let fd = STDERR.swap(-1, Ordering::Relaxed);
     fds::close(fd);
 }
@@ -191,7 +190,9 @@ fn make(settings: &Settings, end: End) {
     let engine = state::engine();
     if let Some(engine) = engine {
         engine.core.publish();
-        write_statistics(engine, settings);
+        if let Err(path) = statistics::write_last(engine, settings, this_one()) {
+            weir::engine::threads::say(format_args!("cannot write statistics to {path}"));
+        }
     }
     if settings.quiet {
         return;
@@ -221,6 +222,29 @@ fn make(settings: &Settings, end: End) {
     }
 }
 
+/// For the file of statistics.
+fn this_one() -> Process {
+    Process { pid: PROCESS.load(Ordering::Relaxed), loaded: LOADED.load(Ordering::Relaxed) }
+}
+
+/// Writes the statistics every so often, if that was asked for, until the word is not 0. By a thread that has
+/// a table of descriptors of its own.
+pub fn write_statistics(leave: &AtomicU32) {
+    let (Some(engine), Some(settings)) = (state::engine(), state::settings()) else { return };
+    while leave.load(Ordering::Acquire) == 0 {
+        let _ = thread::futex_wait(leave, 0, Some(settings.stats_interval_ns));
+        if leave.load(Ordering::Acquire) == 0 && REPORTED.load(Ordering::Acquire) == 0 {
+            engine.core.publish();
+            statistics::write_again(engine, settings, this_one());
+        }
+    }
+}
+
+/// Whether they are to be written now and then by this process.
+pub fn writes_statistics() -> bool {
+    state::settings().is_some_and(|s| s.stats_interval_ns > 0 && this_one().path(s).is_some())
+}
+
 fn who<'a>() -> Who<'a> {
     let pid = (!FIRST.load(Ordering::Relaxed)).then(|| PROCESS.load(Ordering::Relaxed));
     Who { name: NAME.get().map_or("program", Name::text), pid }
@@ -240,35 +264,4 @@ fn tell(f: impl FnOnce(&mut Sink) -> core::fmt::Result) {
     let mut out = Sink::new(fd);
     let _ = f(&mut out);
     out.flush();
-}
-
-/// Where the statistics go: a file for each process where its name has `%p`, else the first one's alone.
-fn statistics_path(settings: &Settings) -> Option<PathText> {
-    let path = settings.stats.as_ref()?.as_os_str().as_bytes();
-    let own = LOADED.load(Ordering::Relaxed) || path.windows(2).any(|w| w == b"%p");
-    own.then(|| PathText::with_pid(path, PROCESS.load(Ordering::Relaxed)))?
-}
-
-fn write_statistics(engine: &Weir, settings: &Settings) {
-    let Some(path) = statistics_path(settings) else { return };
-    let written = path.create().is_ok_and(|fd| {
-        let mut out = Sink::new(fd);
-        let told = statistics(engine, Format::of(path.bytes()), &mut out);
-        let whole = out.flush() && told.is_ok();
-        sys::close(fd);
-        whole
-    });
-    // A forked child may have given up the right to.
-    if !written && LOADED.load(Ordering::Relaxed) {
-        weir::engine::threads::say(format_args!("cannot write statistics to {path}"));
-    }
-}
-
-fn statistics(engine: &Weir, format: Format, out: &mut Sink) -> core::fmt::Result {
-    let mut report = Report::new(out, format);
-    let mut result = Ok(());
-    engine.each_counter(|key, value| result = result.and(report.add(key, value)));
-    result?;
-    report.add("weir_shared_bytes", ram::shared_bytes())?;
-    report.end()
 }

@@ -30,4 +30,5 @@ mod shm;
 mod splice;
 mod start;
 mod state;
+mod statistics;
 mod threads;

@@ -1,6 +1,7 @@
 //! The engine's threads: started with the engine, again in each forked child, and replaced when the program
 //! gives rights up.
 
+use crate::exit;
 use crate::heap::FutexLock;
 use crate::state::{self, Weir};
 use core::cell::UnsafeCell;
@@ -8,6 +9,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use lock_api::RawMutex;
 use weir::engine::threads::{fatal, say};
+use weir_os::files;
 use weir_os::pager::Intake;
 use weir_os::sys::{Errno, getpid};
 use weir_os::thread::{self, Ids, Thread};
@@ -59,6 +61,8 @@ struct Hands {
     reclaim: Option<Hand>,
     /// Only once files are mapped.
     files: Option<Hand>,
+    /// Only where statistics are written now and then.
+    statistics: Option<Hand>,
     process: u32,
     ids: Option<Ids>,
 }
@@ -71,8 +75,14 @@ unsafe impl Sync for Cell {}
 
 /// There is a keeper.
 static KEEPS: AtomicBool = AtomicBool::new(false);
-static HANDS: Cell =
-    Cell(UnsafeCell::new(Hands { serve: None, reclaim: None, files: None, process: 0, ids: None }));
+static HANDS: Cell = Cell(UnsafeCell::new(Hands {
+    serve: None,
+    reclaim: None,
+    files: None,
+    statistics: None,
+    process: 0,
+    ids: None,
+}));
 /// Held, with signals blocked, while threads are started and replaced.
 static CHANGING: FutexLock = FutexLock::new();
 
@@ -95,6 +105,7 @@ pub fn start() {
             *hand = hand.take().map(Hand::settle);
             hand.iter().for_each(|hand| hand.tell(AT_WORK));
         }
+        hands.statistics = exit::writes_statistics().then(|| helper(write)).flatten();
         Ok::<(), Errno>(())
     });
     if let Err(e) = started {
@@ -110,7 +121,7 @@ pub fn start_keeper(engine: &Weir) -> bool {
     if !KEEPS.load(Ordering::Acquire) {
         with_hands(|hands| {
             if hands.files.is_none() && hands.process == getpid() {
-                hands.files = keeper();
+                hands.files = helper(keep);
             }
             KEEPS.store(hands.files.is_some(), Ordering::Release);
         });
@@ -118,9 +129,10 @@ pub fn start_keeper(engine: &Weir) -> bool {
     KEEPS.load(Ordering::Acquire)
 }
 
-/// `None` where the program may have no more threads: then files are left to the kernel.
-fn keeper() -> Option<Hand> {
-    let hand = spawn(keep).ok()?.settle();
+/// A thread that can be done without. `None` where the program may have no more threads: then files are left
+/// to the kernel, and statistics are written at the end alone.
+fn helper(entry: extern "C" fn(*mut c_void) -> *mut c_void) -> Option<Hand> {
+    let hand = spawn(entry).ok()?.settle();
     hand.tell(AT_WORK);
     Some(hand)
 }
@@ -145,7 +157,9 @@ fn forget_parents() {
     }
     CHANGING.unlock();
     KEEPS.store(false, Ordering::Relaxed);
-    with_hands(|hands| (hands.serve, hands.reclaim, hands.files) = (None, None, None));
+    with_hands(|hands| {
+        (hands.serve, hands.reclaim, hands.files, hands.statistics) = (None, None, None, None);
+    });
 }
 
 /// The calling thread has other rights than before, or, with `anyway`, may have: threads with its rights take
@@ -180,8 +194,12 @@ fn replace(engine: &Weir, hands: &mut Hands) -> Result<(), Errno> {
         retire(engine, hands.files.take(), KEEPER_CALLS);
         // With the thread went its descriptors: of these files only what is clean can leave from now on.
         engine.keeper_gone();
-        hands.files = keeper();
+        hands.files = helper(keep);
         KEEPS.store(hands.files.is_some(), Ordering::Release);
+    }
+    if hands.statistics.is_some() {
+        retire(engine, hands.statistics.take());
+        hands.statistics = helper(write);
     }
     Ok(())
 }
@@ -251,6 +269,18 @@ extern "C" fn keep(word: *mut c_void) -> *mut c_void {
     thread::prefer_latency();
     if let Some(e) = state::engine() {
         e.keep_files(leave);
+    }
+    core::ptr::null_mut()
+}
+
+extern "C" fn write(word: *mut c_void) -> *mut c_void {
+    let leave = begin(word);
+    thread::set_name(c"weir-stats");
+    thread::prefer_others();
+    // In the program's table a file would take, for a moment, a number that the program may expect for its own.
+    match files::own_descriptors() {
+        Ok(()) => exit::write_statistics(leave),
+        Err(e) => say(format_args!("statistics are written at the end alone: a table of descriptors ({e})")),
     }
     core::ptr::null_mut()
 }

@@ -9,13 +9,14 @@ pub mod file;
 pub mod names;
 pub mod rules;
 mod size;
+mod values;
 
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::limits::PLACES;
 use rules::Rules;
 pub use size::{SizeError, format_size, parse_size};
+use values::{choice, interval, percent, place, switch, whole_number};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
 /// and the page table's own pages need about half of this; the rest is room to move.
@@ -70,6 +71,8 @@ pub enum OptionId {
     Files,
     /// The option `stats`.
     Stats,
+    /// The option `stats-interval`.
+    StatsInterval,
     /// The option `quiet`.
     Quiet,
     /// The option `verbose`.
@@ -262,6 +265,14 @@ pub const OPTIONS: &[OptionSpec] = &[
         "FILE",
         "",
         "Write counters to FILE when the program ends (%p is the process id; as JSON if it ends in .json)",
+    ),
+    spec(
+        OptionId::StatsInterval,
+        "stats-interval",
+        "WEIR_STATS_INTERVAL",
+        "SECONDS",
+        "",
+        "Write them every so many seconds as well, each time in the place of the file before",
     ),
     short(
         'q',
@@ -520,6 +531,8 @@ pub struct Settings {
     pub files: Files,
     /// File for the counters at exit; `%p` stands for the process id.
     pub stats: Option<PathBuf>,
+    /// Time between two writes of that file while the program runs, ns; 0: only at exit.
+    pub stats_interval_ns: u64,
     /// No summary at exit.
     pub quiet: bool,
     /// A summary also of programs that did not need Weir.
@@ -587,6 +600,7 @@ impl Settings {
             mlock: Mlock::Honour,
             files: Files::None,
             stats: None,
+            stats_interval_ns: 0,
             quiet: false,
             verbose: false,
             pager: Pager::Auto,
@@ -651,6 +665,7 @@ impl Settings {
             }
             OptionId::Files => self.files = choice(text, FILES)?,
             OptionId::Stats => self.stats = (!text.is_empty()).then(|| PathBuf::from(text)),
+            OptionId::StatsInterval => self.stats_interval_ns = interval(text)?,
             OptionId::Quiet => self.quiet = switch(text)?,
             OptionId::Verbose => self.verbose = switch(text)?,
             OptionId::Pager => {
@@ -756,42 +771,6 @@ fn set_swap(setting: Option<&mut SwapSetting>, option: OptionId, text: &str) -> 
         }
     }
     Ok(())
-}
-
-fn whole_number(text: &str, most: u16) -> Result<u16, String> {
-    let number = text.trim().parse().ok().filter(|n| (1..=most).contains(n));
-    number.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
-}
-
-fn place(text: &str) -> Result<u32, String> {
-    let number = text.trim().parse().ok().filter(|n| *n < PLACES);
-    number.ok_or_else(|| format!("expected a whole number below {PLACES}"))
-}
-
-fn percent(text: &str) -> Result<u8, String> {
-    let digits = text.trim();
-    let digits = digits.strip_suffix('%').unwrap_or(digits).trim_end();
-    match digits.parse::<u8>() {
-        Ok(n @ 1..=100) => Ok(n),
-        _ => Err("expected a whole number of percent from 1 to 100".to_owned()),
-    }
-}
-
-fn switch(text: &str) -> Result<bool, String> {
-    match text.trim().to_ascii_lowercase().as_str() {
-        "" | "0" | "false" | "no" | "off" => Ok(false),
-        "1" | "true" | "yes" | "on" => Ok(true),
-        _ => Err("expected 1 or 0".to_owned()),
-    }
-}
-
-fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
-    let word = text.trim();
-    if let Some((_, value)) = known.iter().find(|(name, _)| *name == word) {
-        return Ok(*value);
-    }
-    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    Err(format!("expected one of: {}", names.join(", ")))
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_MLOCK", "deny"),
         ("WEIR_FILES", "kernel"),
         ("WEIR_STATS", "/tmp/s.%p"),
+        ("WEIR_STATS_INTERVAL", "2.5"),
         ("WEIR_QUIET", "1"),
         ("WEIR_VERBOSE", "1"),
         ("WEIR_PAGER", "copy"),
@@ -71,6 +72,7 @@ fn every_option_is_read_from_its_variable() {
         mlock: Mlock::Deny,
         files: Files::Kernel,
         stats: Some(PathBuf::from("/tmp/s.%p")),
+        stats_interval_ns: 2_500_000_000,
         quiet: true,
         verbose: true,
         pager: Pager::Copy,
@@ -192,4 +194,13 @@ fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
     let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
     assert_eq!(default_of(OptionId::PoolMax), DEFAULT_POOL_MAX_PERCENT.to_string());
     assert_eq!(default_of(OptionId::StoreBatch), STORE_BATCH_MAX.to_string());
+}
+
+#[test]
+fn an_interval_is_seconds_within_reason() {
+    let of = |text| parse(&[("WEIR_STATS_INTERVAL", text)]).map(|s| s.stats_interval_ns);
+    assert_eq!((of(""), of("0.1"), of(" 60 ")), (Ok(0), Ok(100_000_000), Ok(60_000_000_000)));
+    for wrong in ["0", "-1", "1s", "0.01", "inf", "NaN", "1e9"] {
+        assert!(refusal("WEIR_STATS_INTERVAL", wrong).contains("seconds from 0.1 to 86400"), "{wrong}");
+    }
 }

@@ -1,0 +1,56 @@
+//! Values of options that are words or numbers, from their texts.
+
+use crate::limits::PLACES;
+
+/// Shorter intervals would cost the program, and nobody reads so quickly.
+const INTERVAL_SECONDS_MIN: f64 = 0.1;
+/// The longest interval: a day.
+const INTERVAL_SECONDS_MAX: f64 = 86400.0;
+
+pub fn whole_number(text: &str, most: u16) -> Result<u16, String> {
+    let number = text.trim().parse().ok().filter(|n| (1..=most).contains(n));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
+}
+
+pub fn place(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse().ok().filter(|n| *n < PLACES);
+    number.ok_or_else(|| format!("expected a whole number below {PLACES}"))
+}
+
+pub fn percent(text: &str) -> Result<u8, String> {
+    let digits = text.trim();
+    let digits = digits.strip_suffix('%').unwrap_or(digits).trim_end();
+    match digits.parse::<u8>() {
+        Ok(n @ 1..=100) => Ok(n),
+        _ => Err("expected a whole number of percent from 1 to 100".to_owned()),
+    }
+}
+
+pub fn switch(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "" | "0" | "false" | "no" | "off" => Ok(false),
+        "1" | "true" | "yes" | "on" => Ok(true),
+        _ => Err("expected 1 or 0".to_owned()),
+    }
+}
+
+pub fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
+    let word = text.trim();
+    if let Some((_, value)) = known.iter().find(|(name, _)| *name == word) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    Err(format!("expected one of: {}", names.join(", ")))
+}
+
+/// Seconds between two times, in nanoseconds; 0 where nothing is given.
+pub fn interval(text: &str) -> Result<u64, String> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let seconds =
+        text.trim().parse::<f64>().ok().filter(|s| (INTERVAL_SECONDS_MIN..=INTERVAL_SECONDS_MAX).contains(s));
+    seconds
+        .map(|seconds| (seconds * 1e9) as u64)
+        .ok_or_else(|| format!("expected seconds from {INTERVAL_SECONDS_MIN} to {INTERVAL_SECONDS_MAX}"))
+}
