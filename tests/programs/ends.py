@@ -317,6 +317,75 @@ os.waitpid(child, 0)
     assert ran.returncode == 0 and names == ["one"], (told(ran), names)
 
 
+def stat(*options):
+    """What `weir stat` says."""
+    command = [str(WEIR), "stat", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def a_program_shows_its_counters_while_it_runs_and_no_longer(program):
+    """To `weir stat`, by its id and in the list; whoever watches it ends with it."""
+    command = program.command(PRELUDE + "print('ready', flush=True)\nwhile True: walk()\n", ("-q",))
+    with subprocess.Popen(command, cwd=program.folder, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            seen = [json.loads(stat(child.pid, "--json").stdout) for _ in range(2)]
+            assert seen[0]["weir_budget_bytes"] == 32 << 20 and seen[0]["pid"] == child.pid, seen[0]
+            deadline = time.monotonic() + SECONDS
+            while seen[-1]["pgfault"] == seen[0]["pgfault"] and time.monotonic() < deadline:
+                seen.append(json.loads(stat(child.pid, "--json").stdout))
+            assert seen[-1]["pgfault"] > seen[0]["pgfault"] > 0, seen[-1]
+            listed = [one["pid"] for one in json.loads(stat("--json").stdout)]
+            assert child.pid in listed, listed
+            watch = [str(WEIR), "stat", str(child.pid), "--watch", "0.05"]
+            with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+                assert watching.stdout.readline() == f"pid {child.pid}\n"
+                child.kill()
+                child.wait(SECONDS)
+                watching.communicate(timeout=SECONDS)
+            assert watching.returncode == 0, watching.returncode
+        finally:
+            child.kill()
+    gone = stat(child.pid)
+    assert gone.returncode == 1 and f"there is no process {child.pid}" in gone.stderr, gone
+
+
+def each_process_of_a_tree_shows_its_own_counters(program):
+    """A forked child has a page of its own, and a program that it becomes does not have its parent's."""
+    code = """
+child = os.fork()
+if child == 0:
+    del data
+    data = bytearray(8 << 20)
+    print('forked', flush=True)
+    sys.stdin.readline()
+    os.execvp('cat', ['cat'])
+print(child, flush=True)
+while os.waitpid(child, os.WNOHANG) == (0, 0): walk()
+"""
+    command = program.command(PRELUDE + code, ("-q",))
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=program.folder, text=True, **streams) as first:
+        try:
+            words = {first.stdout.readline().strip() for _ in range(2)}
+            (child,) = words - {"forked"}
+            pages = {pid: json.loads(stat(pid, "--json").stdout) for pid in (first.pid, int(child))}
+            assert {page["pid"] for page in pages.values()} == pages.keys(), pages.keys()
+            waited = [page["weir_waited_ns"] for page in pages.values()]
+            assert waited[0] > waited[1], waited
+            first.stdin.write("become cat\n")
+            first.stdin.flush()
+            deadline = time.monotonic() + SECONDS
+            while stat(child).returncode == 0 and time.monotonic() < deadline:
+                pass
+            became = stat(child)
+            assert became.returncode == 1 and "does not run under Weir" in became.stderr, became
+            first.stdin.close()
+            assert first.wait(SECONDS) == 0
+        finally:
+            first.kill()
+
+
 def what_is_no_regular_file_is_written_as_it_is(program):
     """A pipe is not replaced, and neither is a link."""
     (program.folder / "there").write_text("")
@@ -399,6 +468,8 @@ CHECKS = [
     statistics_are_rewritten_while_a_program_runs,
     children_write_statistics_of_their_own_while_they_run,
     what_is_no_regular_file_is_written_as_it_is,
+    a_program_shows_its_counters_while_it_runs_and_no_longer,
+    each_process_of_a_tree_shows_its_own_counters,
     a_child_that_hardly_waited_is_not_mentioned,
     a_child_with_another_stderr_keeps_it_clean,
     a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks,

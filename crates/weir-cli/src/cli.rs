@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use weir::config::OPTIONS;
@@ -33,6 +34,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Say what this kernel and these permissions allow, and what would fix the rest
     Doctor(JsonArgs),
+    /// Show what processes under Weir count, while they run
+    Stat(StatArgs),
     /// Measure Weir against the kernel's own swap, or against the program alone
     Bench(BenchArgs),
     /// Show the settings in force
@@ -137,6 +140,29 @@ pub struct JsonArgs {
     /// Exact values as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `weir stat`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "docs/statistics.md says what each counter means. Looking costs the program nothing: it \
+    writes its counters down every 50 ms, whether anybody looks or not."
+)]
+pub struct StatArgs {
+    /// Of which process; without it a line for each process of this user
+    pub pid: Option<u32>,
+    /// Exact values as JSON, an object for each process
+    #[arg(long)]
+    pub json: bool,
+    /// Again and again, with so many seconds in between, until the process ends
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    pub watch: Option<Duration>,
+}
+
+/// A pause between a hundredth of a second and a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.01 to 86400".to_owned())
 }
 
 /// Arguments of `weir config`.

@@ -7,8 +7,10 @@ mod config_cmd;
 mod demo;
 mod doctor;
 mod elf;
+mod live;
 mod run;
 mod settings;
+mod stat;
 mod suggest;
 mod swapfile;
 
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => exit::finish(demo::demo(&args)),
         Command::Doctor(args) => exit::finish(doctor::doctor(&args)),
+        Command::Stat(args) => exit::finish(stat::stat(&args)),
         Command::Bench(args) => exit::finish(bench::bench(&args)),
         Command::Config(args) => exit::finish(config_cmd::config(&args)),
         Command::Completions { shell } => exit::finish(completions::print(shell)),

@@ -8,9 +8,9 @@
 use crate::sys::{self, Errno, syscall};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Most descriptors at once: userfaultfd, swap file, its three rings, stderr and the meter of RAM, with as
-/// many again while a child makes its own.
-pub const MOST: usize = 14;
+/// Most descriptors at once: userfaultfd, swap file, its three rings, stderr, the meter of RAM and the page
+/// of counters, with as many again while a child makes its own.
+pub const MOST: usize = 16;
 
 /// One of them: what the number named when it was taken. `NONE`: a free row.
 struct Row {

@@ -17,6 +17,7 @@ pub mod files;
 pub mod gate;
 pub mod host;
 pub mod ids;
+pub mod live;
 #[cfg(target_arch = "x86_64")]
 pub mod load;
 pub mod mem;

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use weir::config::Settings;
 use weir::engine::summary::{End, Figures, Who, not_needed};
 use weir_os::file::Sink;
+use weir_os::live::Owner;
 use weir_os::stack::Stack;
 use weir_os::{fds, ram, sys, thread};
 
@@ -243,6 +244,12 @@ pub fn write_statistics(leave: &AtomicU32) {
 /// Whether they are to be written now and then by this process.
 pub fn writes_statistics() -> bool {
     state::settings().is_some_and(|s| s.stats_interval_ns > 0 && this_one().path(s).is_some())
+}
+
+/// Who the page of counters is of.
+pub fn owner() -> Owner<'static> {
+    let title = NAME.get().map_or("program", Name::text);
+    Owner { pid: PROCESS.load(Ordering::Relaxed), title, since_ns: SINCE_NS.load(Ordering::Relaxed) }
 }
 
 fn who<'a>() -> Who<'a> {

@@ -8,7 +8,7 @@
 use crate::inline::child;
 use crate::inline::ours::{OURS, taken};
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{arena, brk, exit, heap, kept, shm, state, threads};
+use crate::{arena, brk, exit, heap, kept, live, shm, state, threads};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use weir::engine::threads::{fatal, say};
@@ -419,6 +419,7 @@ fn in_child() -> Option<u64> {
     if let Some(engine) = state::engine() {
         engine.fork_child();
         child::forked();
+        live::forked();
         threads::start_again();
     }
     Some(MASK.load(Ordering::Relaxed))

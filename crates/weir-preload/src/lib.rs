@@ -23,6 +23,7 @@ mod init;
 mod inline;
 mod kept;
 mod libc_next;
+mod live;
 mod malloc;
 mod map;
 mod rights;

@@ -3,7 +3,7 @@
 use crate::inline::{handlers, ours, rings};
 use crate::state::{self, Weir};
 use crate::threads::{self, STACK_BYTES};
-use crate::{arena, ends, exit};
+use crate::{arena, ends, exit, live};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use weir::config::{Faults, Settings};
@@ -48,6 +48,7 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
         Some(Ok(e)) => {
             state::set_engine(Box::leak(Box::new(e)));
             exit::engine_started();
+            live::begin();
             ends::watch();
         }
         Some(Err(e)) => {
@@ -64,11 +65,8 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
 
 /// The engine with the intake that the settings ask for.
 fn start_engine(settings: &Settings) -> Result<Weir, StartError> {
-    if settings.faults == Faults::Thread {
-        return Engine::start(settings, Intake::Messages);
-    }
-    if settings.faults == Faults::Auto && rings::ask_for_a_thread() {
-        return Engine::start(settings, Intake::Messages);
+    if settings.faults == Faults::Thread || settings.faults == Faults::Auto && rings::ask_for_a_thread() {
+        return start_with_messages(settings);
     }
     let why = match start_inline(settings) {
         Ok(engine) => return Ok(engine),
@@ -78,7 +76,13 @@ fn start_engine(settings: &Settings) -> Result<Weir, StartError> {
     if settings.faults == Faults::Inline {
         return Err(why);
     }
-    Engine::start(settings, Intake::Messages)
+    start_with_messages(settings)
+}
+
+fn start_with_messages(settings: &Settings) -> Result<Weir, StartError> {
+    let engine = Engine::start(settings, Intake::Messages)?;
+    engine.set_chore(live::write);
+    Ok(engine)
 }
 
 /// The engine with faults resolved in the faulting thread, its system-call gate open.
@@ -88,6 +92,9 @@ fn start_inline(settings: &Settings) -> Result<Weir, StartError> {
     }
     let engine = Engine::start(settings, Intake::InThread)?;
     engine.open_gate().map_err(StartError::Inline)?;
-    engine.set_chore(handlers::keep_signals);
+    engine.set_chore(|| {
+        handlers::keep_signals();
+        live::write();
+    });
     Ok(engine)
 }

@@ -1,5 +1,5 @@
-//! The file of statistics: written at the end, and now and then before it. Allocates nothing, calls nothing of
-//! libc's.
+//! The file of statistics: written at the end, and now and then before it. Allocates nothing, calls nothing
+//! of libc's.
 //!
 //! A file that is written again and again is never seen half: another takes its place. What is no regular
 //! file (a pipe, a terminal) is written to as it is.
@@ -50,8 +50,8 @@ pub fn write_again(engine: &Weir, settings: &Settings, process: Process) {
     }
 }
 
-/// At the end. Errors: the file that cannot be written, if somebody should hear of it; a forked child may have
-/// given up the right to.
+/// At the end. Errors: the file that cannot be written, if somebody should hear of it; a forked child may
+/// have given up the right to.
 pub fn write_last(engine: &Weir, settings: &Settings, process: Process) -> Result<(), PathText> {
     let Some(path) = process.path(settings) else { return Ok(()) };
     let deadline = thread::now_ns() + WAIT_NS;

@@ -277,7 +277,8 @@ extern "C" fn write(word: *mut c_void) -> *mut c_void {
     let leave = begin(word);
     thread::set_name(c"weir-stats");
     thread::prefer_others();
-    // In the program's table a file would take, for a moment, a number that the program may expect for its own.
+    // In the program's table a file would take, for a moment, a number that the program may expect for its
+    // own.
     match files::own_descriptors() {
         Ok(()) => exit::write_statistics(leave),
         Err(e) => say(format_args!("statistics are written at the end alone: a table of descriptors ({e})")),

@@ -1,0 +1,237 @@
+//! Processes that run under Weir: found by the page that each shows (`weir_os::live`), and read without
+//! touching them.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use weir_os::live::{self, LINK, Unreadable};
+
+/// The page has one of these numbers: Weir keeps its descriptors below.
+const DESCRIPTORS: u32 = 1024;
+/// How long a page may change before somebody who reads it gives up, and the pause between two tries.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Why a process cannot be looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// There is no such process.
+    Gone(u32),
+    /// It belongs to this user.
+    Foreign(u32, u32),
+    /// It hides its descriptors from everybody but root.
+    Hidden(u32),
+    /// It has no page.
+    NoPage(u32),
+    /// Its page is of another version of Weir.
+    Version(u32),
+    /// Its page makes no sense.
+    Damaged(u32),
+    /// Its page stays half written.
+    Stuck(u32),
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unseen::Gone(pid) => write!(f, "there is no process {pid}"),
+            Unseen::Foreign(pid, user) => {
+                write!(f, "process {pid} belongs to another user ({user}): ask as that user, or as root")
+            }
+            Unseen::Hidden(pid) => {
+                write!(f, "process {pid} hides itself, as programs with secrets do: ask as root")
+            }
+            Unseen::NoPage(pid) => write!(
+                f,
+                "process {pid} shows nothing: it does not run under Weir, or has not grown large enough for \
+                 Weir to start"
+            ),
+            Unseen::Version(pid) => {
+                write!(f, "process {pid} runs under another version of Weir: use the `weir` that started it")
+            }
+            Unseen::Damaged(pid) => write!(f, "process {pid} shows a page that makes no sense"),
+            Unseen::Stuck(pid) => {
+                write!(f, "process {pid} has written no values: it is stopped, or the machine is overloaded")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unseen {}
+
+/// A process that shows its page.
+#[derive(Debug)]
+pub struct Live {
+    pid: u32,
+    link: PathBuf,
+    file: File,
+}
+
+/// What it showed at one moment.
+#[derive(Debug)]
+pub struct Shown {
+    /// Its process id, here.
+    pub pid: u32,
+    /// What it runs.
+    pub program: String,
+    /// How old the values are.
+    pub age: Duration,
+    /// How long it had run when they were written.
+    pub ran: Duration,
+    /// Names and values.
+    pub values: Vec<(String, u64)>,
+}
+
+impl Shown {
+    /// A value by its name; 0 where there is none.
+    pub fn get(&self, name: &str) -> u64 {
+        self.values.iter().find(|(own, _)| own == name).map_or(0, |(_, value)| *value)
+    }
+}
+
+impl Live {
+    /// Finds the page of a process.
+    pub fn open(pid: u32) -> Result<Live, Unseen> {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let status = fs::read_to_string(folder.join("status")).map_err(|_| Unseen::Gone(pid))?;
+        let number = |key: &str, place: usize| number_of(&status, key, place).ok_or(Unseen::Gone(pid));
+        let user = number("Uid:", 1)?;
+        let entries = fs::read_dir(folder.join("fd")).map_err(|e| refusal(&e, pid, user))?;
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        let mut links =
+            numbers.filter(|fd| *fd < DESCRIPTORS).map(|fd| folder.join("fd").join(fd.to_string()));
+        let link = links.find(|link| is_page(link)).ok_or(Unseen::NoPage(pid))?;
+        let file = File::open(&link).map_err(|e| refusal(&e, pid, user))?;
+        let mut head = [0; live::HEAD_BYTES];
+        let read = file.read_exact_at(&mut head, 0).map_err(|_| Unreadable::Damaged);
+        let writer = read.and_then(|()| live::pid(&head)).map_err(|e| unseen(e, pid))?;
+        // A child that has not become another program yet may have its parent's. In a PID namespace a process
+        // has another id for itself.
+        let own = number("NSpid:", usize::MAX)?;
+        if writer == own { Ok(Live { pid, link, file }) } else { Err(Unseen::NoPage(pid)) }
+    }
+
+    /// All that this user may look at, by their ids; and those whose pages cannot be read.
+    pub fn all() -> io::Result<(Vec<Live>, Vec<Unseen>)> {
+        let entries = fs::read_dir("/proc")?;
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        let (mut found, mut unseen) = (Vec::new(), Vec::new());
+        for pid in pids {
+            match Live::open(pid) {
+                Ok(live) => found.push(live),
+                Err(e @ (Unseen::Version(_) | Unseen::Damaged(_))) => unseen.push(e),
+                Err(_) => {}
+            }
+        }
+        found.sort_unstable_by_key(|live| live.pid);
+        Ok((found, unseen))
+    }
+
+    /// Whether the process still runs this program.
+    pub fn is_there(&self) -> bool {
+        is_page(&self.link)
+    }
+
+    /// What it shows now.
+    pub fn shown(&self) -> Result<Shown, Unseen> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.copy() {
+                Err(Unreadable::Changing) if Instant::now() < end && self.is_there() => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(e) => return Err(unseen(e, self.pid)),
+                Ok(shown) => return Ok(shown),
+            }
+        }
+    }
+
+    fn copy(&self) -> Result<Shown, Unreadable> {
+        let read = |bytes: &mut [u8]| self.file.read_exact_at(bytes, 0).map_err(|_| Unreadable::Damaged);
+        let number = || {
+            let mut head = [0; live::HEAD_BYTES];
+            read(&mut head)?;
+            live::sequence(&head)
+        };
+        let len = self.file.metadata().map_err(|_| Unreadable::Damaged)?.len().min(PAGE_BYTES_MAX);
+        let mut bytes = vec![0; len as usize];
+        let before = number()?;
+        read(&mut bytes)?;
+        let seen = live::read(&bytes, before, number()?)?;
+        let now = weir_os::thread::now_ns();
+        let ns = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from));
+        Ok(Shown {
+            pid: self.pid,
+            program: seen.owner.title.to_owned(),
+            age: ns(seen.written_ns, now),
+            ran: ns(seen.owner.since_ns, seen.written_ns),
+            values: seen.values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        })
+    }
+}
+
+/// No page is larger.
+const PAGE_BYTES_MAX: u64 = 1 << 20;
+
+fn is_page(link: &std::path::Path) -> bool {
+    fs::read_link(link).is_ok_and(|target| target.as_os_str() == LINK)
+}
+
+fn refusal(e: &io::Error, pid: u32, user: u32) -> Unseen {
+    match e.kind() {
+        io::ErrorKind::PermissionDenied if user != weir_os::host::effective_uid() => {
+            Unseen::Foreign(pid, user)
+        }
+        io::ErrorKind::PermissionDenied => Unseen::Hidden(pid),
+        _ => Unseen::Gone(pid),
+    }
+}
+
+fn unseen(e: Unreadable, pid: u32) -> Unseen {
+    match e {
+        Unreadable::Changing => Unseen::Stuck(pid),
+        Unreadable::Version(_) => Unseen::Version(pid),
+        Unreadable::Damaged => Unseen::Damaged(pid),
+    }
+}
+
+/// A number of a line of a process's status; the last one where there are not so many.
+fn number_of(status: &str, key: &str, place: usize) -> Option<u32> {
+    let words = status.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace();
+    words.take(place.saturating_add(1)).last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_says_what_to_do() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let own = weir_os::host::effective_uid();
+        assert_eq!(refusal(&denied, 7, own + 1), Unseen::Foreign(7, own + 1));
+        assert!(Unseen::Foreign(7, 1000).to_string().contains("another user (1000)"));
+        assert_eq!(refusal(&denied, 7, own), Unseen::Hidden(7));
+        assert_eq!(refusal(&io::Error::from(io::ErrorKind::NotFound), 7, own), Unseen::Gone(7));
+    }
+
+    #[test]
+    fn numbers_of_a_status_are_found_by_their_place() {
+        let status = "Uid:\t1000\t1001\t1002\t1003\nNSpid:\t4711\t7\n";
+        assert_eq!(
+            (number_of(status, "Uid:", 1), number_of(status, "NSpid:", usize::MAX)),
+            (Some(1001), Some(7))
+        );
+        assert_eq!((number_of(status, "Gid:", 0), number_of("Uid:\n", "Uid:", 1)), (None, None));
+    }
+
+    #[test]
+    fn processes_without_a_page_and_those_that_are_not_there_are_told_apart() {
+        assert_eq!(Live::open(std::process::id()).err(), Some(Unseen::NoPage(std::process::id())));
+        assert_eq!(Live::open(u32::MAX).err(), Some(Unseen::Gone(u32::MAX)));
+    }
+}
