@@ -386,6 +386,51 @@ while os.waitpid(child, os.WNOHANG) == (0, 0): walk()
             first.kill()
 
 
+WATCHED = r"""
+def check():
+    for at in range(0, SIZE, 4096):
+        assert data[at : at + 7] == b"%07d" % (at // 4096), at
+print('ready', flush=True)
+while True: check()
+"""
+
+
+def the_budget_changes_while_a_program_runs(program):
+    """Down, and up again, but not above what it was started with; nothing of its data is lost."""
+
+    def within(pid, mib):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            seen = json.loads(stat(pid, "--json").stdout)
+            held = seen["weir_resident_bytes"] + seen["weir_outside_bytes"]
+            if seen["weir_budget_bytes"] == mib << 20 and held <= mib << 20:
+                return True
+        return False
+
+    def ask(pid, size):
+        command = [str(WEIR), "set", str(pid), "--memory", size]
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = program.command(PRELUDE + WATCHED)
+    with subprocess.Popen(command, cwd=program.folder, text=True, **streams) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            asked = ask(child.pid, "24M")
+            assert asked.returncode == 0 and asked.stdout.endswith(": 24 MiB, was 32 MiB\n"), asked
+            assert within(child.pid, 24), stat(child.pid)
+            asked = ask(child.pid, "64M")
+            assert asked.returncode == 1 and "no more than it was started with" in asked.stderr, asked
+            assert within(child.pid, 32), stat(child.pid)
+            assert ask(child.pid, "1M").returncode == 1 and ask(child.pid, "28M").returncode == 0
+            assert child.poll() is None
+            child.terminate()
+            _, err = child.communicate(timeout=SECONDS)
+        finally:
+            child.kill()
+    assert child.returncode == -15 and " of 28 MiB in all" in err, (child.returncode, err)
+
+
 def what_is_no_regular_file_is_written_as_it_is(program):
     """A pipe is not replaced, and neither is a link."""
     (program.folder / "there").write_text("")
@@ -470,6 +515,7 @@ CHECKS = [
     what_is_no_regular_file_is_written_as_it_is,
     a_program_shows_its_counters_while_it_runs_and_no_longer,
     each_process_of_a_tree_shows_its_own_counters,
+    the_budget_changes_while_a_program_runs,
     a_child_that_hardly_waited_is_not_mentioned,
     a_child_with_another_stderr_keeps_it_clean,
     a_program_that_fits_hears_so_on_a_terminal_or_when_it_asks,

@@ -36,6 +36,8 @@ pub enum Command {
     Doctor(JsonArgs),
     /// Show what processes under Weir count, while they run
     Stat(StatArgs),
+    /// Change the budget of a process while it runs
+    Set(SetArgs),
     /// Measure Weir against the kernel's own swap, or against the program alone
     Bench(BenchArgs),
     /// Show the settings in force
@@ -157,6 +159,16 @@ pub struct StatArgs {
     /// Again and again, with so many seconds in between, until the process ends
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     pub watch: Option<Duration>,
+}
+
+/// Arguments of `weir set`.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// Of which process
+    pub pid: u32,
+    /// RAM that it may have in all from now on, up to what it was started with; its children keep theirs
+    #[arg(short, long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: String,
 }
 
 /// A pause between a hundredth of a second and a day.

@@ -150,6 +150,34 @@ impl Live {
         }
     }
 
+    /// Asks for another budget, and waits until the process has heard it. What the budget is then.
+    pub fn ask_for(&self, bytes: u64) -> Result<u64, Unseen> {
+        let failed = |e: &io::Error| refusal(e, self.pid, weir_os::host::effective_uid());
+        let file = File::options().read(true).write(true).open(&self.link).map_err(|e| failed(&e))?;
+        file.write_all_at(&bytes.to_ne_bytes(), live::ASKED_BYTE).map_err(|e| failed(&e))?;
+        let end = Instant::now() + PATIENCE;
+        let mut left = [0; 8];
+        loop {
+            file.read_exact_at(&mut left, live::ASKED_BYTE).map_err(|e| failed(&e))?;
+            let heard = left == [0; 8];
+            if heard || !self.is_there() {
+                break;
+            }
+            if Instant::now() > end {
+                return Err(Unseen::Stuck(self.pid));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        // It writes its values right after it has heard.
+        loop {
+            let budget = self.shown()?.get("weir_budget_bytes");
+            if budget == bytes || Instant::now() > end || !self.is_there() {
+                return Ok(budget);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     fn copy(&self) -> Result<Shown, Unreadable> {
         let read = |bytes: &mut [u8]| self.file.read_exact_at(bytes, 0).map_err(|_| Unreadable::Damaged);
         let number = || {

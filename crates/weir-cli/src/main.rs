@@ -9,6 +9,7 @@ mod doctor;
 mod elf;
 mod live;
 mod run;
+mod set;
 mod settings;
 mod stat;
 mod suggest;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => exit::finish(demo::demo(&args)),
         Command::Doctor(args) => exit::finish(doctor::doctor(&args)),
+        Command::Set(args) => exit::finish(set::set(&args)),
         Command::Stat(args) => exit::finish(stat::stat(&args)),
         Command::Bench(args) => exit::finish(bench::bench(&args)),
         Command::Config(args) => exit::finish(config_cmd::config(&args)),

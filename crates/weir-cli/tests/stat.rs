@@ -30,24 +30,25 @@ fn with_version(version: u64) {
 fn what_a_process_counts_is_shown_by_its_id_and_in_the_list() {
     let home = Folder::new();
     let _page = page();
-    let pid = std::process::id().to_string();
+    let number = std::process::id().to_string();
+    let pid = number.as_str();
     let ask = |args: &[&str]| weir(&home).arg("stat").args(args).output().unwrap();
 
-    let text = stdout(&ask(&[&pid]));
+    let text = stdout(&ask(&[pid]));
     assert!(text.starts_with(&format!("pid {pid}\nprogram python3 job.py\nran_ns ")), "{text}");
     assert!(text.ends_with("pgfault 7\nweir_budget_bytes 67108864\nweir_waited_ns 1500000000\n"), "{text}");
-    let object = json(&ask(&[&pid, "--json"]));
+    let object = json(&ask(&[pid, "--json"]));
     assert_eq!((&object["pgfault"], &object["program"]), (&7.into(), &"python3 job.py".into()));
 
     let table = stdout(&ask(&[]));
-    let line = table.lines().find(|line| line.trim_start().starts_with(&pid)).unwrap();
+    let line = table.lines().find(|line| line.trim_start().starts_with(pid)).unwrap();
     assert!(line.contains("64 MiB") && line.ends_with("1.50 s  python3 job.py"), "{table}");
     let list = json(&ask(&["--json"]));
     assert!(list.as_array().unwrap().iter().any(|one| one["pid"] == std::process::id()), "{list}");
 
     // Somebody who goes away is no failure.
     let mut watching =
-        weir(&home).args(["stat", &pid, "--watch", "0.01"]).stdout(Stdio::piped()).spawn().unwrap();
+        weir(&home).args(["stat", pid, "--watch", "0.01"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let twice = lines.by_ref().filter(|line| line.as_ref().is_ok_and(|line| line == "pgfault 7")).take(2);
     assert_eq!(twice.count(), 2);
@@ -55,7 +56,7 @@ fn what_a_process_counts_is_shown_by_its_id_and_in_the_list() {
     assert_eq!(watching.wait().unwrap().code(), Some(0));
 
     with_version(99);
-    assert_fails(&ask(&[&pid]), 1, &[&pid, "another version of Weir"]);
+    assert_fails(&ask(&[pid]), 1, &[pid, "another version of Weir"]);
     assert_eq!(ask(&["--json"]).status.code(), Some(1), "said, and the others are listed all the same");
 }
 
@@ -68,6 +69,11 @@ fn processes_that_show_nothing_are_told_apart() {
     assert_fails(&ask(&[&other.id().to_string()]), 1, &["does not run under Weir"]);
     drop(other.stdin.take());
     other.wait().unwrap();
+    let set = |pid: &str, size: &str| weir(&home).args(["set", pid, "-m", size]).output().unwrap();
+    assert_fails(&set("4194305", "1G"), 1, &["there is no process 4194305"]);
+    for (size, why) in [("1M", "the least is 8 MiB"), ("lots", "'lots' for --memory"), ("-1", "--memory")] {
+        assert_fails(&set("4194305", size), 1, &[why]);
+    }
     for wrong in [["nobody"].as_slice(), &["-1"], &["1", "--watch", "0"], &["1", "--watch", "soon"]] {
         assert_eq!(ask(wrong).status.code(), Some(2), "{wrong:?}");
     }

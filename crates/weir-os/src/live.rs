@@ -31,7 +31,9 @@ const VALUES_AT: usize = 4;
 const TEXT_BYTES_AT: usize = 5;
 const SEQUENCE_AT: usize = 6;
 const WRITTEN_AT: usize = 7;
-const HEAD: usize = 8;
+/// What another process asks for; 0: nothing.
+const ASKED_AT: usize = 8;
+const HEAD: usize = 9;
 const WORD: usize = size_of::<u64>();
 
 /// A page of the calling process. One thread writes it at a time.
@@ -115,6 +117,13 @@ impl Page {
         self.word(SEQUENCE_AT).store(writing + 1, Ordering::Release);
     }
 
+    /// What somebody has asked for since the last time, if anybody has.
+    pub fn asked(&self) -> Option<u64> {
+        let asked = self.word(ASKED_AT);
+        let any = asked.load(Ordering::Relaxed) != 0;
+        any.then(|| asked.swap(0, Ordering::Acquire)).filter(|what| *what != 0)
+    }
+
     /// In the child of a fork, which does not have the mapping: closes its copy of the descriptor.
     pub fn abandon(self) {
         fds::close(self.fd);
@@ -184,6 +193,9 @@ pub fn sequence(head: &[u8]) -> Result<u64, Unreadable> {
     }
 }
 
+/// Where a page has what is asked for: from this byte on, in the order of the machine.
+pub const ASKED_BYTE: u64 = (ASKED_AT * WORD) as u64;
+
 /// Who wrote the page: its process id, as the process sees it.
 pub fn pid(head: &[u8]) -> Result<u32, Unreadable> {
     sequence(head)?;
@@ -202,8 +214,8 @@ pub fn read(bytes: &[u8], before: u64, after: u64) -> Result<Seen<'_>, Unreadabl
     let begin = count.checked_add(HEAD).and_then(|n| n.checked_mul(WORD)).ok_or(Unreadable::Damaged)?;
     let text =
         begin.checked_add(text_bytes).and_then(|end| bytes.get(begin..end)).ok_or(Unreadable::Damaged)?;
-    let text = core::str::from_utf8(text).map_err(|_| Unreadable::Damaged)?;
-    let mut lines = text.lines();
+    let text = core::str::from_utf8(text).ok().and_then(|text| text.strip_suffix('\n'));
+    let mut lines = text.ok_or(Unreadable::Damaged)?.split('\n');
     let title = lines.next().ok_or(Unreadable::Damaged)?;
     let pid = pid(bytes)?;
     let values =
@@ -322,6 +334,16 @@ mod tests {
         for len in [0, 7, 63, 64, 100] {
             assert_eq!(read(&bytes[..len], before, after), Err(Unreadable::Damaged), "{len}");
         }
+    }
+
+    #[test]
+    fn what_another_process_asks_for_is_heard_once() {
+        let page = page();
+        assert_eq!(page.asked(), None);
+        let path = format!("/proc/self/fd/{}", page.fd);
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.write_all_at(&77u64.to_ne_bytes(), ASKED_BYTE).unwrap();
+        assert_eq!((page.asked(), page.asked()), (Some(77), None));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The page that others read while the program runs (`weir stat`): made with the engine, and by each forked
 //! child for itself. The engine's background thread copies the counters there, so that readers cost the
-//! program nothing, however often they look. (They could not sum themselves: each thread counts in memory of
-//! its own, and quantiles are worked out of a histogram.)
+//! program nothing, however often they look. It also does what they ask for there (`weir set`): another
+//! budget. (They could not sum themselves: each thread counts in memory of its own, and quantiles are worked
+//! out of a histogram.)
 
 use crate::{exit, rights, state};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -43,8 +44,10 @@ pub fn write() {
     // SAFETY: the page stays as long as the process.
     let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() };
     let (Some(page), Some(engine)) = (page, state::engine()) else { return };
+    let asked = page.asked();
+    asked.iter().for_each(|bytes| engine.set_budget(*bytes));
     let now = thread::now_ns();
-    if now >= DUE_NS.load(Ordering::Relaxed) {
+    if asked.is_some() || now >= DUE_NS.load(Ordering::Relaxed) {
         DUE_NS.store(now + PAUSE_NS, Ordering::Relaxed);
         page.write(|value| engine.each_counter(|_, n| value(n)));
     }

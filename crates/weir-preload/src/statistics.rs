@@ -50,10 +50,10 @@ pub fn write_again(engine: &Weir, settings: &Settings, process: Process) {
     }
 }
 
-/// At the end. Errors: the file that cannot be written, if somebody should hear of it; a forked child may
-/// have given up the right to.
-pub fn write_last(engine: &Weir, settings: &Settings, process: Process) -> Result<(), PathText> {
-    let Some(path) = process.path(settings) else { return Ok(()) };
+/// At the end. The file that cannot be written, if somebody should hear of it; a forked child may have given
+/// up the right to.
+pub fn write_last(engine: &Weir, settings: &Settings, process: Process) -> Option<PathText> {
+    let path = process.path(settings)?;
     let deadline = thread::now_ns() + WAIT_NS;
     let mut begun = false;
     while !begun && thread::now_ns() < deadline {
@@ -63,7 +63,7 @@ pub fn write_last(engine: &Weir, settings: &Settings, process: Process) -> Resul
         }
     }
     let whole = begun && write(engine, &path, process.pid, settings.stats_interval_ns > 0);
-    if whole || !process.loaded { Ok(()) } else { Err(path) }
+    (!whole && process.loaded).then_some(path)
 }
 
 /// Whether all has arrived. `replaces`: another file takes the place of the one that is there.

@@ -66,6 +66,13 @@ impl Engine<KernelPager> {
         }
     }
 
+    /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. Outside
+    /// the gate.
+    pub fn set_budget(&self, bytes: u64) {
+        let _inside = self.gate.enter();
+        self.core.set_budget(bytes);
+    }
+
     /// Measures once more before the process ends.
     pub fn last_look_outside(&self) {
         let _inside = self.inside();

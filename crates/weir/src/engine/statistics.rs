@@ -10,7 +10,7 @@ use core::fmt::{Result, Write};
 pub enum Format {
     /// A line for each, key and value.
     Lines,
-    /// One object.
+    /// One object of keys and values.
     Json,
 }
 
