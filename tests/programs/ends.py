@@ -428,7 +428,7 @@ def the_budget_changes_while_a_program_runs(program):
             _, err = child.communicate(timeout=SECONDS)
         finally:
             child.kill()
-    assert child.returncode == -15 and " of 28 MiB in all" in err, (child.returncode, err)
+    assert child.returncode == -15 and " of 32 MiB in all" in err, (child.returncode, err)
 
 
 def what_is_no_regular_file_is_written_as_it_is(program):

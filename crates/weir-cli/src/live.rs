@@ -164,6 +164,8 @@ impl Live {
                 break;
             }
             if Instant::now() > end {
+                // It is not to do later what nobody expects any more.
+                file.write_all_at(&[0; 8], live::ASKED_BYTE).map_err(|e| failed(&e))?;
                 return Err(Unseen::Stuck(self.pid));
             }
             std::thread::sleep(PAUSE);

@@ -202,7 +202,7 @@ fn make(settings: &Settings, end: End) {
     match engine {
         Some(engine) => {
             let elapsed = thread::now_ns() - SINCE_NS.load(Ordering::Relaxed);
-            let figures = Figures::of(&engine.core, elapsed, ram::shared_bytes());
+            let figures = Figures::of(&engine.core, settings.memory, elapsed, ram::shared_bytes());
             let mentioned = if figures.pressed || end != End::Finished {
                 // Programs that fork often are not to hear of each child.
                 settings.verbose || LOADED.load(Ordering::Relaxed) || figures.is_noticed()

@@ -4,7 +4,7 @@
 //! budget. (They could not sum themselves: each thread counts in memory of its own, and quantiles are worked
 //! out of a histogram.)
 
-use crate::{exit, rights, state};
+use crate::{exit, state};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use weir_os::live::Page;
 use weir_os::thread;
@@ -19,7 +19,7 @@ const PAUSE_NS: u64 = 50_000_000;
 pub fn begin() {
     let Some(engine) = state::engine() else { return };
     // A filter may end the process for a call that it does not allow.
-    if rights::is_filtered() {
+    if state::is_filtered() {
         return;
     }
     let page = Page::new(exit::owner(), |name: &mut dyn FnMut(&str)| engine.each_counter(|key, _| name(key)));

@@ -75,7 +75,7 @@ pub struct Figures {
 
 impl Figures {
     /// As an engine has them now.
-    pub fn of<P: Pager>(core: &Core<P>, elapsed_ns: u64, shared: u64) -> Figures {
+    pub fn of<P: Pager>(core: &Core<P>, budget: u64, elapsed_ns: u64, shared: u64) -> Figures {
         let s = &core.stats;
         let get = |a: &core::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
         Figures {
@@ -83,7 +83,7 @@ impl Figures {
             waited_ns: s.waited_ns().get(),
             waited_most_ns: s.waited_most_ns(),
             pressed: !core.room.is_plentiful(),
-            budget: core.ledger.budget_bytes(),
+            budget,
             ram: get(&s.total_bytes_peak),
             outside: get(&s.outside_bytes_peak),
             managed: get(&s.managed_bytes_peak),
