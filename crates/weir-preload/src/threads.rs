@@ -198,7 +198,7 @@ fn replace(engine: &Weir, hands: &mut Hands) -> Result<(), Errno> {
         KEEPS.store(hands.files.is_some(), Ordering::Release);
     }
     if hands.statistics.is_some() {
-        retire(engine, hands.statistics.take());
+        retire(engine, hands.statistics.take(), KEEPER_CALLS); // its disk may hang, too
         hands.statistics = helper(write);
     }
     Ok(())
