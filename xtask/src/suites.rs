@@ -240,6 +240,14 @@ const SUITES: &[Suite] = &[
         minutes_max: 10,
     },
     Suite {
+        name: "tree",
+        command: &["python3", "tests/programs/tree.py"],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 14,
+        minutes_max: 5,
+    },
+    Suite {
         name: "owners",
         command: &["python3", "tests/programs/owners.py"],
         env: &[],

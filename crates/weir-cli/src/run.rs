@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting, names};
-use weir::engine::base;
+use weir::engine::{base, tree};
 use weir_cli::exit::OWN_FAILURE;
 use weir_cli::preload;
 use weir_os::probe::{self, Errno, InlineFaults, InlineObstacle};
@@ -96,6 +96,10 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
             OptionId::SwapDir => match &settings.swap {
                 Some(swap) => std::path::absolute(&swap.dir).unwrap_or_else(|_| swap.dir.clone()).into(),
                 None => continue,
+            },
+            OptionId::Tree => match settings.per_tree {
+                true => tree::path(settings).to_string_lossy().into_owned().into(),
+                false => continue,
             },
             OptionId::Place => settings.place.unwrap_or_else(base::choose).to_string().into(),
             OptionId::Quiet => u8::from(settings.quiet).to_string().into(),

@@ -33,4 +33,5 @@ pub mod stack;
 pub mod swapfile;
 pub mod sys;
 pub mod thread;
+pub mod tree;
 pub mod uffd;

@@ -194,6 +194,7 @@ fn make(settings: &Settings, end: End) {
         if let Some(path) = statistics::write_last(engine, settings, this_one()) {
             weir::engine::threads::say(format_args!("cannot write statistics to {path}"));
         }
+        engine.leave_tree();
     }
     if settings.quiet {
         return;

@@ -4,7 +4,7 @@ use crate::{arena, demand, exit, family, fork, inline, kept, start, state};
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::{CString, OsString};
 use weir::config::{Faults, Fork, OPTIONS, OptionId, OptionSpec, Settings, file, names};
-use weir::engine::{base, threads::say};
+use weir::engine::{base, threads::say, tree};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -26,6 +26,7 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
     match settings(&Block(envp)) {
         Ok(Some(mut s)) => {
             hand_down_place(&mut s);
+            hand_down_tree(&mut s);
             fork::register(s.fork == Fork::Refuse);
             exit::configure(&s, is_first(&Block(envp)), arguments(argc, argv));
             take_over(&s);
@@ -129,6 +130,15 @@ fn hand_down_place(settings: &mut Settings) {
         let place = base::choose();
         settings.place = Some(place);
         hand_down("WEIR_PLACE", &place.to_string());
+    }
+}
+
+/// The same with the place where the tree shares its budget.
+fn hand_down_tree(settings: &mut Settings) {
+    if settings.per_tree && settings.tree.is_none() {
+        let path = tree::path(settings);
+        hand_down("WEIR_TREE", &path.to_string_lossy());
+        settings.tree = Some(path);
     }
 }
 

@@ -11,6 +11,7 @@ pub mod rules;
 mod size;
 mod values;
 
+use std::ffi::CString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -89,6 +90,10 @@ pub enum OptionId {
     Loads,
     /// The option `cold`.
     Cold,
+    /// The option `budget-per`.
+    BudgetPer,
+    /// The option `tree`.
+    Tree,
     /// The option `place`.
     Place,
     /// The option `rules-off`.
@@ -166,6 +171,14 @@ pub const OPTIONS: &[OptionSpec] = &[
             "RAM that the program may have in all: a size (2G), a percentage of the machine's (or \
              container's) RAM, or max",
         ),
+    ),
+    spec(
+        OptionId::BudgetPer,
+        "budget-per",
+        "WEIR_BUDGET_PER",
+        "process|tree",
+        "process",
+        "Whether each process may have so much, or all of the program's processes together",
     ),
     spec(
         OptionId::Swap,
@@ -367,6 +380,18 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         hidden: true,
         ..spec(
+            OptionId::Tree,
+            "tree",
+            "WEIR_TREE",
+            "PATH",
+            "",
+            "The file in which the processes of a tree share their budget; named by the first of them, and \
+             handed down",
+        )
+    },
+    OptionSpec {
+        hidden: true,
+        ..spec(
             OptionId::Place,
             "place",
             "WEIR_PLACE",
@@ -537,6 +562,10 @@ pub struct Settings {
     pub quiet: bool,
     /// A summary also of programs that did not need Weir.
     pub verbose: bool,
+    /// The budget is that of a whole tree of processes.
+    pub per_tree: bool,
+    /// Where the processes of the tree share it.
+    pub tree: Option<CString>,
     /// How pages travel.
     pub pager: Pager,
     /// Most pages unmapped by one system call.
@@ -608,6 +637,8 @@ impl Settings {
             store_batch: STORE_BATCH_MAX,
             frames_in_order: true,
             answers_loads: true,
+            per_tree: false,
+            tree: None,
             place: None,
             cold: Cold::Recompress,
             rules_off: Rules::default(),
@@ -686,6 +717,11 @@ impl Settings {
                 self.cold = choice(text, &known)?;
             }
             OptionId::RulesOff => self.rules_off = text.parse()?,
+            OptionId::BudgetPer => {
+                self.per_tree = choice(text, &[("process", false), ("tree", true)])?;
+            }
+            OptionId::Tree if text.is_empty() => {}
+            OptionId::Tree => self.tree = Some(tree(text)?),
             OptionId::Place if text.is_empty() => {}
             OptionId::Place => self.place = Some(place(text)?),
             OptionId::Loads => {

@@ -2,6 +2,7 @@
 
 use weir_os::swapfile::OpenError;
 use weir_os::sys::Errno;
+use weir_os::tree::TreeError;
 
 /// Why the engine did not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +25,15 @@ pub enum StartError {
     /// The swap file that was asked for.
     #[error("the swap file cannot be had: {0} (give another folder with --swap-dir, or --swap none)")]
     Swap(SwapFileError),
+    /// The table of the tree.
+    #[error("the budget cannot be shared with the other processes: {0} (--budget-per process does not share it)")]
+    Tree(TreeError),
+    /// The budget is too small for so many processes.
+    #[error(
+        "{0} processes share the budget of {1} bytes, which is less than {min} bytes each",
+        min = crate::limits::BUDGET_BYTES_MIN
+    )]
+    TreeFull(u32, u64),
     /// Tables or threads cannot be made.
     #[error("cannot allocate the engine's own memory: {0}")]
     Memory(Errno),

@@ -3,6 +3,7 @@
 //! copies of its strings, in memory that is not managed.
 
 use super::ours::taken;
+use crate::exit;
 use crate::libc_next::{Next, set_errno};
 use crate::state::{self, Weir};
 use core::ffi::{c_char, c_int, c_void};
@@ -44,6 +45,8 @@ fn with_copies(
     [argv, envp]: [Strings; 2],
     f: impl FnOnce(*const c_char, Strings, Strings) -> c_int,
 ) -> c_int {
+    let engine = state::engine().filter(|_| exit::is_this_process());
+    engine.into_iter().for_each(Weir::lend_to_tree);
     let Some(e) = state::engine().filter(|_| taken()) else { return f(path, argv, envp) };
     if !is_managed(e, path, [argv, envp]) {
         return f(path, argv, envp);

@@ -1,6 +1,7 @@
 //! Values of options that are words or numbers, from their texts.
 
 use crate::limits::PLACES;
+use std::ffi::CString;
 
 /// Shorter intervals would cost the program, and nobody reads so quickly.
 const INTERVAL_SECONDS_MIN: f64 = 0.1;
@@ -10,6 +11,11 @@ const INTERVAL_SECONDS_MAX: f64 = 86400.0;
 pub fn whole_number(text: &str, most: u16) -> Result<u16, String> {
     let number = text.trim().parse().ok().filter(|n| (1..=most).contains(n));
     number.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
+}
+
+pub fn tree(text: &str) -> Result<CString, String> {
+    let absolute = text.starts_with('/');
+    absolute.then(|| CString::new(text).ok()).flatten().ok_or_else(|| "must be an absolute path".to_owned())
 }
 
 pub fn place(text: &str) -> Result<u32, String> {

@@ -112,6 +112,7 @@ impl Engine<KernelPager> {
         self.core.room.kick.store(0, Ordering::Relaxed);
         self.leave_records_alone();
         self.meter.forked();
+        self.fork_tree();
         self.core.stats.forget_waits();
         self.forget_crawl();
         self.files.forget_descriptors();

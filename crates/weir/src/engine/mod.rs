@@ -24,6 +24,7 @@ pub mod summary;
 mod swap_tests;
 pub mod swapfile;
 pub mod threads;
+pub mod tree;
 
 use crate::door::Pager;
 use crate::fault::Strides;
@@ -63,6 +64,8 @@ pub struct Engine<P: Pager> {
     crawl: Mutex<Option<crawl::rule::State>>,
     /// How memory outside is measured.
     pub meter: outside::meter::Meter,
+    /// The budget that it shares with its tree.
+    tree: tree::Tree,
     /// Files that the program has mapped.
     pub files: files::known::Files,
     /// When the pool may be tidied up again.
@@ -89,6 +92,7 @@ impl<P: Pager> Engine<P> {
             stall_reported: AtomicBool::new(false),
             crawl: Mutex::new(None),
             meter: outside::meter::Meter::default(),
+            tree: tree::Tree::default(),
             files: files::known::Files::default(),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),

@@ -44,6 +44,7 @@ impl Engine<KernelPager> {
         if now >= self.meter.due_ns.load(Ordering::Relaxed) {
             let _inside = self.gate.enter();
             self.look_outside();
+            self.follow_tree();
             let cpu = thread::process_cpu_ns();
             let ran = cpu.saturating_sub(self.meter.cpu_ns.swap(cpu, Ordering::Relaxed)) > RUNS_NS;
             self.meter.runs.store(ran, Ordering::Relaxed);

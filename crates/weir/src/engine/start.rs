@@ -74,6 +74,9 @@ impl Engine<KernelPager> {
         engine.keep_gate(gate);
         engine.begin_at(base::first_block(geometry.pages));
         engine.measure_outside(settings.quiet);
+        if let Some(path) = settings.tree.as_deref().filter(|_| settings.per_tree) {
+            engine.join_tree(path, budget)?;
+        }
         Ok(engine)
     }
 

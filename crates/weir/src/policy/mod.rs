@@ -11,5 +11,6 @@ pub mod readahead;
 pub mod recompress;
 #[cfg(test)]
 mod rules_tests;
+pub mod tree;
 pub mod victims;
 pub mod write_through;

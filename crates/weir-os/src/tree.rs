@@ -1,0 +1,465 @@
+//! The table of a tree of processes: what each has booked of the budget that they share.
+//!
+//! It lies in a file that all map, whose name is handed down in the environment. There is no lock: a process
+//! writes its own row alone, and what is free follows from the rows. So a process that is killed leaves
+//! nothing half done, and its row is given away once nobody has its number any more.
+
+use crate::file;
+use crate::mem::OwnMark;
+use crate::sys::{self, Errno, syscall};
+use core::ffi::CStr;
+use core::fmt::{self, Write as _};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::ffi::CString;
+
+/// Words of a row: a cache line.
+const ROW_WORDS: usize = 8;
+/// Processes that can have a row at the same time.
+pub const ROWS: usize = 511;
+const WORDS: usize = (ROWS + 1) * ROW_WORDS;
+/// Name and version of the format.
+const MAGIC: u64 = u64::from_le_bytes(*b"weirtre1");
+/// A row whose process is gone, and which is being emptied.
+const EMPTYING: u64 = u64::MAX;
+
+// Words of the head.
+const FORMAT: usize = 0;
+const BUDGET: usize = 1;
+// Words of a row.
+const OWNER: usize = 0;
+const STARTED: usize = 1;
+const NAMESPACE: usize = 2;
+const BOOKED: usize = 3;
+const PRESSED_NS: usize = 4;
+const HUNGRY_NS: usize = 5;
+
+/// Why a table cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeError {
+    /// The file cannot be opened or mapped.
+    File(Errno),
+    /// It is another user's, or others may use it, or it is no plain file.
+    Foreign,
+    /// Another version of Weir made it.
+    Version,
+    /// Too many processes.
+    Full,
+}
+
+impl From<Errno> for TreeError {
+    fn from(e: Errno) -> TreeError {
+        TreeError::File(e)
+    }
+}
+
+impl fmt::Display for TreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TreeError::File(e) => write!(f, "{e}"),
+            TreeError::Foreign => write!(f, "it belongs to another user, or others may use it"),
+            TreeError::Version => write!(f, "another version of Weir made it"),
+            TreeError::Full => write!(f, "{ROWS} processes have a row already"),
+        }
+    }
+}
+
+/// What the other processes have and want.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Bytes that they have booked.
+    pub booked: u64,
+    /// How many there are.
+    pub processes: u32,
+    /// How many of them pressed lately.
+    pub press: u32,
+    /// One of them was hungry lately.
+    pub hungry: bool,
+}
+
+/// The table, with a row of this process.
+#[derive(Debug)]
+pub struct Table {
+    words: &'static [AtomicU64],
+    path: CString,
+    row: AtomicUsize,
+    /// A child of a fork has no row of its own at first.
+    own: OwnMark,
+}
+
+impl Table {
+    /// Opens the table at `path`, or makes it, for a budget of so many bytes, and takes a row, with nothing
+    /// booked. Which budget counts is the business of whoever made the table.
+    pub fn join(path: &CStr, budget: u64) -> Result<Table, TreeError> {
+        let words = map(path)?;
+        let agreed = |word: &AtomicU64, value: u64| {
+            word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|other| other)
+        };
+        if ![0, MAGIC].contains(&agreed(&words[FORMAT], MAGIC)) {
+            return Err(TreeError::Version);
+        }
+        agreed(&words[BUDGET], budget);
+        let table = Table { words, path: path.to_owned(), row: AtomicUsize::new(0), own: OwnMark::new() };
+        table.take_row()?;
+        Ok(table)
+    }
+
+    /// The budget of all, bytes.
+    pub fn budget(&self) -> u64 {
+        self.words[BUDGET].load(Ordering::Relaxed)
+    }
+
+    /// Takes a row: the one that this process has already, from before an `exec`, or a free one.
+    fn take_row(&self) -> Result<(), TreeError> {
+        let (pid, started, namespace) = (sys::getpid(), started(sys::getpid()), namespace());
+        let is_mine = |row: &usize| {
+            let word = |at| self.word(*row, at).load(Ordering::SeqCst);
+            (word(OWNER), word(STARTED), word(NAMESPACE)) == (pid.into(), started, namespace)
+        };
+        let take = |row: &usize| {
+            let owner = self.word(*row, OWNER);
+            owner.compare_exchange(0, pid.into(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let mut found = (1..=ROWS).find(is_mine).or_else(|| (1..=ROWS).find(take));
+        if found.is_none() && self.sweep() > 0 {
+            found = (1..=ROWS).find(take);
+        }
+        let row = found.ok_or(TreeError::Full)?;
+        for (at, value) in [(BOOKED, 0), (PRESSED_NS, 0), (HUNGRY_NS, 0), (NAMESPACE, namespace), (STARTED, started)]
+        {
+            self.word(row, at).store(value, Ordering::SeqCst);
+        }
+        self.row.store(row, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// In the child of a fork: takes a row of its own. `Full`: it has none, and books nothing.
+    pub fn forked(&self) -> Result<(), TreeError> {
+        self.row.store(0, Ordering::SeqCst);
+        self.own.set();
+        self.take_row()
+    }
+
+    fn word(&self, row: usize, at: usize) -> &AtomicU64 {
+        &self.words[row * ROW_WORDS + at]
+    }
+
+    /// The row of this process, if it has one.
+    fn mine(&self, at: usize) -> Option<&AtomicU64> {
+        let row = self.row.load(Ordering::Relaxed);
+        (row != 0 && self.own.is_set()).then(|| self.word(row, at))
+    }
+
+    /// What this process has booked.
+    pub fn booked(&self) -> u64 {
+        self.mine(BOOKED).map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    /// Books so many bytes in all, or as many of them as the others leave: what was booked already stays.
+    /// Returns what is booked now. Two that book at once see each other, and at worst both get less.
+    pub fn book(&self, bytes: u64) -> u64 {
+        let Some(booked) = self.mine(BOOKED) else { return 0 };
+        let before = booked.swap(bytes, Ordering::SeqCst);
+        let left = self.budget().saturating_sub(self.others(0, 0).booked);
+        let allowed = bytes.min(left.max(before));
+        if allowed < bytes {
+            booked.store(allowed, Ordering::SeqCst);
+        }
+        allowed
+    }
+
+    /// Books what there is in any case: memory that was taken without being asked for.
+    pub fn note(&self, bytes: u64) {
+        if let Some(booked) = self.mine(BOOKED) {
+            booked.store(bytes, Ordering::SeqCst);
+        }
+    }
+
+    /// Says that this process presses, or is hungry, at this time.
+    pub fn say(&self, now_ns: u64, presses: bool, hungry: bool) {
+        for (at, so) in [(PRESSED_NS, presses), (HUNGRY_NS, hungry)] {
+            if let Some(word) = self.mine(at).filter(|_| so) {
+                word.store(now_ns, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The others: those that pressed, or were hungry, within `lately_ns` before now are counted as such.
+    pub fn others(&self, now_ns: u64, lately_ns: u64) -> Others {
+        let mine = if self.own.is_set() { self.row.load(Ordering::Relaxed) } else { 0 };
+        let mut found = Others::default();
+        for row in (1..=ROWS).filter(|row| *row != mine) {
+            let word = |at| self.word(row, at).load(Ordering::SeqCst);
+            if [0, EMPTYING].contains(&word(OWNER)) {
+                continue;
+            }
+            let lately = |at| {
+                let when = word(at);
+                when != 0 && now_ns.saturating_sub(when) <= lately_ns
+            };
+            found.booked += word(BOOKED);
+            found.processes += 1;
+            found.press += u32::from(lately(PRESSED_NS));
+            found.hungry |= lately(HUNGRY_NS);
+        }
+        found
+    }
+
+    /// Gives away the rows of processes that are gone. How many.
+    pub fn sweep(&self) -> usize {
+        let namespace = namespace();
+        (1..=ROWS).filter(|row| self.sweep_row(*row, namespace)).count()
+    }
+
+    fn sweep_row(&self, row: usize, own_namespace: u64) -> bool {
+        let word = |at| self.word(row, at).load(Ordering::SeqCst);
+        let (owner, since, namespace) = (word(OWNER), word(STARTED), word(NAMESPACE));
+        // Numbers of another namespace mean other processes; a row that is being taken has no start yet.
+        if owner == 0 || owner == EMPTYING || since == 0 || namespace != own_namespace {
+            return false;
+        }
+        let gone = started(owner as u32) != since;
+        let claim = self.word(row, OWNER);
+        if !gone || claim.compare_exchange(owner, EMPTYING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return false;
+        }
+        self.empty(row);
+        true
+    }
+
+    fn empty(&self, row: usize) {
+        for at in [STARTED, NAMESPACE, BOOKED, PRESSED_NS, HUNGRY_NS, OWNER] {
+            self.word(row, at).store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Gives the row back. The last one removes the file.
+    pub fn leave(&self) {
+        if self.mine(OWNER).is_none() {
+            return;
+        }
+        let row = self.row.swap(0, Ordering::SeqCst);
+        self.word(row, OWNER).store(EMPTYING, Ordering::SeqCst);
+        self.empty(row);
+        if self.others(0, 0).processes == 0 {
+            let path = self.path.as_ptr() as usize;
+            // SAFETY: a NUL-terminated path.
+            let _ = unsafe { syscall(libc::SYS_unlinkat, [libc::AT_FDCWD as usize, path, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// Maps the file, which is made where it is missing.
+fn map(path: &CStr) -> Result<&'static [AtomicU64], TreeError> {
+    let bytes = WORDS * size_of::<u64>();
+    let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC) as usize;
+    // SAFETY: a NUL-terminated path.
+    let fd = unsafe {
+        syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0o600, 0, 0])?
+    };
+    let mapped = check(fd, bytes as i64).and_then(|()| {
+        let (prot, kind) = ((libc::PROT_READ | libc::PROT_WRITE) as usize, libc::MAP_SHARED as usize);
+        // SAFETY: a mapping wherever the kernel likes; nothing is replaced.
+        Ok(unsafe { syscall(libc::SYS_mmap, [0, bytes, prot, kind, fd, 0])? })
+    });
+    sys::close(fd as i32);
+    // SAFETY: so many words, mapped for ever, aligned as pages are; any bytes are a valid word.
+    Ok(unsafe { core::slice::from_raw_parts(mapped? as *const AtomicU64, WORDS) })
+}
+
+/// Makes the file as long as the table. Refuses one that is not this user's alone.
+fn check(fd: usize, bytes: i64) -> Result<(), TreeError> {
+    // SAFETY: plain data, valid when zero.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes into the live structure.
+    unsafe { syscall(libc::SYS_fstat, [fd, &raw mut about as usize, 0, 0, 0, 0])? };
+    // SAFETY: takes nothing.
+    let user = unsafe { syscall(libc::SYS_geteuid, [0; 6])? } as u32;
+    let plain = about.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if !plain || about.st_uid != user || about.st_mode & 0o077 != 0 {
+        return Err(TreeError::Foreign);
+    }
+    if about.st_size < bytes {
+        // SAFETY: takes numbers.
+        unsafe { syscall(libc::SYS_ftruncate, [fd, bytes as usize, 0, 0, 0, 0])? };
+    }
+    Ok(())
+}
+
+/// When a process began, in the kernel's ticks; 0: there is none, or the kernel does not tell.
+fn started(pid: u32) -> u64 {
+    const FIELD: usize = 22 - 3; // behind the name, which ends with the last parenthesis
+    let (mut path, mut room) = (Text::default(), [0u8; 512]);
+    if write!(path, "/proc/{pid}/stat").is_err() {
+        return 0;
+    }
+    let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) else { return 0 };
+    let text = file::read_start(path, &mut room).unwrap_or_default();
+    let behind = text.iter().rposition(|byte| *byte == b')').map_or(&[][..], |at| &text[at + 1..]);
+    let mut words = behind.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let is_dead = words.clone().next() == Some(b"Z") || words.clone().next() == Some(b"X");
+    let number = words.nth(FIELD).and_then(|word| core::str::from_utf8(word).ok()?.parse().ok());
+    if is_dead { 0 } else { number.unwrap_or(0) }
+}
+
+/// Which numbers of processes this one sees.
+fn namespace() -> u64 {
+    // SAFETY: plain data, valid when zero.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    let args =
+        [libc::AT_FDCWD as usize, c"/proc/self/ns/pid".as_ptr() as usize, &raw mut about as usize, 0, 0, 0];
+    // SAFETY: a NUL-terminated path; the kernel writes into the live structure.
+    match unsafe { syscall(libc::SYS_newfstatat, args) } {
+        Ok(_) => about.st_ino,
+        Err(_) => 0,
+    }
+}
+
+/// A short path in a buffer of its own, NUL-terminated.
+struct Text {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Default for Text {
+    fn default() -> Text {
+        Text { bytes: [0; 32], len: 0 }
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 32).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    const MIB: u64 = 1 << 20;
+
+    fn fresh(name: &str) -> (CString, PathBuf) {
+        let path = std::env::temp_dir().join(format!("weir-tree-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        (CString::new(path.to_str().unwrap()).unwrap(), path)
+    }
+
+    /// A row as of another process.
+    fn other(table: &Table, row: usize, pid: u64, since: u64, booked: u64) {
+        for (at, value) in [(OWNER, pid), (STARTED, since), (NAMESPACE, namespace()), (BOOKED, booked)] {
+            table.word(row, at).store(value, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_others_have_booked_is_not_booked_again_and_what_was_booked_stays() {
+        let (path, file) = fresh("book");
+        let table = Table::join(&path, 100 * MIB).unwrap();
+        assert_eq!((table.book(30 * MIB), table.booked()), (30 * MIB, 30 * MIB));
+        let parent = std::os::unix::process::parent_id();
+        other(&table, 9, parent.into(), started(parent), 60 * MIB);
+        assert_eq!(table.others(0, 0), Others { booked: 60 * MIB, processes: 1, ..Others::default() });
+        assert_eq!(table.book(100 * MIB), 40 * MIB);
+        other(&table, 9, parent.into(), started(parent), 90 * MIB);
+        assert_eq!(table.book(50 * MIB), 40 * MIB, "more than there is, and nothing is taken away");
+        assert_eq!(table.book(5 * MIB), 5 * MIB);
+        table.leave();
+        assert!(file.exists(), "another is left");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn rows_of_processes_that_are_gone_are_given_away_and_those_of_others_are_not() {
+        let (path, file) = fresh("sweep");
+        let table = Table::join(&path, 100 * MIB).unwrap();
+        let parent = std::os::unix::process::parent_id();
+        other(&table, 5, parent.into(), started(parent), MIB);
+        other(&table, 6, parent.into(), started(parent) + 1, MIB); // its number was taken by another
+        other(&table, 7, 0x7fff_fff0, 1234, MIB);
+        other(&table, 8, 0x7fff_fff0, 1234, MIB);
+        table.word(8, NAMESPACE).store(1, Ordering::SeqCst); // there the number may be somebody's
+        assert_eq!(table.sweep(), 2);
+        assert_eq!(table.others(0, 0).booked, 2 * MIB);
+        assert_eq!(table.sweep(), 0);
+        for row in [5, 8] {
+            table.empty(row);
+        }
+        table.leave();
+        assert!(!file.exists(), "the last one removes the file");
+    }
+
+    #[test]
+    fn the_row_from_before_an_exec_is_taken_again_and_the_budget_is_that_of_whoever_came_first() {
+        let (path, _) = fresh("exec");
+        let first = Table::join(&path, 100 * MIB).unwrap();
+        first.book(MIB);
+        let second = Table::join(&path, 7 * MIB).unwrap();
+        assert_eq!((second.budget(), second.booked()), (100 * MIB, 0));
+        assert_eq!(second.others(0, 0), Others::default());
+        second.leave();
+    }
+
+    #[test]
+    fn who_pressed_or_was_hungry_is_known_for_a_while() {
+        let (path, _) = fresh("say");
+        let table = Table::join(&path, 100 * MIB).unwrap();
+        let parent = std::os::unix::process::parent_id();
+        other(&table, 3, parent.into(), started(parent), MIB);
+        table.word(3, PRESSED_NS).store(1_000, Ordering::SeqCst);
+        table.word(3, HUNGRY_NS).store(900, Ordering::SeqCst);
+        let seen = |now| {
+            let others = table.others(now, 100);
+            (others.press, others.hungry)
+        };
+        assert_eq!([seen(1_000), seen(1_050), seen(1_101)], [(1, true), (1, false), (0, false)]);
+        table.say(7, true, false);
+        assert_eq!(table.mine(PRESSED_NS).unwrap().load(Ordering::SeqCst), 7);
+        assert_eq!(table.mine(HUNGRY_NS).unwrap().load(Ordering::SeqCst), 0);
+        table.empty(3);
+        table.leave();
+    }
+
+    #[test]
+    fn a_file_of_another_version_or_that_others_may_use_is_refused() {
+        let (path, file) = fresh("bad");
+        std::fs::write(&file, b"weirtre9 and more").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(Table::join(&path, MIB).unwrap_err(), TreeError::Version);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(Table::join(&path, MIB).unwrap_err(), TreeError::Foreign);
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &file).unwrap();
+        assert_eq!(Table::join(&path, MIB).unwrap_err(), TreeError::File(Errno::ELOOP));
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert_eq!(Table::join(&path, MIB).unwrap_err(), TreeError::File(Errno::EISDIR));
+        std::fs::remove_dir(&file).unwrap();
+    }
+
+    #[test]
+    fn when_all_rows_are_taken_another_process_is_told() {
+        let (path, file) = fresh("full");
+        let table = Table::join(&path, MIB).unwrap();
+        let parent = std::os::unix::process::parent_id();
+        (2..=ROWS).for_each(|row| other(&table, row, parent.into(), started(parent), 0));
+        table.row.store(0, Ordering::SeqCst);
+        table.word(1, OWNER).store(parent.into(), Ordering::SeqCst);
+        assert_eq!(table.take_row(), Err(TreeError::Full));
+        assert_eq!((table.booked(), table.book(5)), (0, 0), "without a row nothing is booked");
+        std::fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn a_process_has_one_start_and_one_that_is_gone_has_none() {
+        let own = std::process::id();
+        assert!(started(own) > 0 && started(own) == started(own));
+        assert_eq!(started(0x7fff_fff0), 0);
+        assert!(namespace() > 0);
+    }
+}

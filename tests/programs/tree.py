@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""A budget that the processes of a program share: `--budget-per tree`.
+
+Workers are programs of their own, each with more data than its share. Their memory is sampled from outside; what
+they find must be right. Members are killed, idle ones lend, and tables that cannot be shared are refused."""
+
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import checks
+from run import WEIR
+from sampler import descendants
+
+MIB = 1 << 20
+SECONDS = 120
+BUDGET = 128 * MIB
+# What a process may have beyond: libraries and the start of an interpreter, before Weir's.
+EACH = 2 * MIB
+BESIDE = 16 * MIB
+# Walks over its data, whose pages differ, and says what it found: argv has MiB and rounds.
+WORK = r"""
+import hashlib, sys
+size, rounds = int(sys.argv[1]) << 20, int(sys.argv[2])
+data = bytearray(size)
+for round in range(rounds):
+    for at in range(0, size, 4096):
+        data[at : at + 200] = hashlib.sha512(b"%d %d" % (at, round)).digest() * 3 + b"12345678"
+    print("round", round, flush=True)
+print(hashlib.sha256(data).hexdigest(), flush=True)
+"""
+# Starts as many workers as argv says, and ends as the worst of them did.
+MANY = r"""
+import subprocess, sys
+count, work = int(sys.argv[1]), sys.argv[2:]
+running = [subprocess.Popen([sys.executable, "-c", *work]) for _ in range(count)]
+sys.exit(max(abs(child.wait()) for child in running))
+"""
+ANON = re.compile(rb"^RssAnon:\s+(\d+) kB", re.M)
+
+
+class Tree:
+    """A way to run programs that share a budget."""
+
+    def __init__(self, faults, folder):
+        self.faults, self.folder = faults, folder
+
+    def start(self, *command, memory=BUDGET, env=None):
+        """Starts a program."""
+        line = [WEIR, "run", "-q", "-m", str(memory), "--budget-per", "tree", "--faults", self.faults, "--"]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*line, *command], text=True, env=env, **streams)
+
+    def many(self, count, size, rounds, **keywords):
+        """Starts workers below one program."""
+        work = [WORK, str(size), str(rounds)]
+        return self.start(sys.executable, "-c", MANY, str(count), *work, **keywords)
+
+
+def tables():
+    """The tables that there are, of this user."""
+    return {path for path in pathlib.Path("/dev/shm").glob("weir-tree-*") if path.stat().st_uid == os.geteuid()}
+
+
+def expected(size, rounds):
+    """What a worker finds, natively."""
+    command = [sys.executable, "-c", WORK, str(size), str(rounds)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+
+
+def anon_bytes(pids):
+    """Anonymous memory of processes in RAM."""
+    total = 0
+    for pid in pids:
+        try:
+            found = ANON.search(pathlib.Path(f"/proc/{pid}/status").read_bytes())
+        except OSError:
+            continue
+        total += int(found[1]) * 1024 if found else 0
+    return total
+
+
+def watched(child, each=None):
+    """Waits for a program, and returns what it printed and the most memory that its tree had."""
+    most, deadline = 0, time.monotonic() + SECONDS
+    out = ""
+    os.set_blocking(child.stdout.fileno(), False)
+    while child.poll() is None:
+        assert time.monotonic() < deadline, "takes too long"
+        pids = descendants(child.pid)
+        if each:
+            each(pids)
+        most = max(most, anon_bytes(pids) - len(pids) * EACH)
+        out += child.stdout.read() or ""
+        time.sleep(0.05)
+    out += child.stdout.read() or ""
+    return out, child.stderr.read(), most
+
+
+def ended(child):
+    """Whatever happened, nothing is left."""
+    for pid in descendants(child.pid):
+        if pid != child.pid or child.poll() is None:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    child.wait()
+
+
+def workers_stay_within_the_budget_of_their_tree(tree):
+    """Four of them, each with half of the budget."""
+    before, right = tables(), expected(64, 3)
+    child = tree.many(4, 64, 3)
+    try:
+        out, err, most = watched(child)
+    finally:
+        ended(child)
+    assert child.returncode == 0, (child.returncode, err)
+    found = sorted(line for line in out.splitlines() if len(line) == 64)
+    assert found == [right.splitlines()[-1]] * 4, out
+    assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
+    assert tables() <= before, "the last one removes the table"
+
+
+def a_process_alone_has_all_of_it(tree):
+    """Data that fits stays where it is."""
+    child = tree.start(sys.executable, "-c", WORK, "80", "2")
+    try:
+        out, err, most = watched(child)
+    finally:
+        ended(child)
+    assert (child.returncode, out) == (0, expected(80, 2)), err
+    assert 80 * MIB <= most + BESIDE <= BUDGET + 2 * BESIDE, f"{most / MIB:.0f} MiB"
+
+
+def what_one_does_not_use_another_gets(tree):
+    """The first has all and sleeps; the second must get most of it, and finish."""
+    code = "data = bytearray(100 << 20)\nfor at in range(0, len(data), 4096): data[at] = 1 + at // 4096 % 250\n"
+    code += "import subprocess, sys\n"
+    code += "status = subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode\n"
+    code += "assert all(data[at] == 1 + at // 4096 % 250 for at in range(0, len(data), 4096))\nsys.exit(status)\n"
+    child = tree.start(sys.executable, "-c", code, WORK, "96", "3")
+    largest = 0
+
+    def look(pids):
+        nonlocal largest
+        largest = max(largest, *(anon_bytes([pid]) for pid in pids[1:] or [0]))
+
+    try:
+        out, err, most = watched(child, look)
+    finally:
+        ended(child)
+    assert (child.returncode, out) == (0, expected(96, 3)), err
+    assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
+    assert largest >= 64 * MIB, f"the second got {largest / MIB:.0f} MiB"
+
+
+def members_that_are_killed_give_theirs_back(tree):
+    """Some are killed while they work; the rest is right, and gets on."""
+    chance = random.Random(7)
+    child = tree.many(4, 64, 6)
+    killed = []
+
+    def kill(pids):
+        if len(killed) < 3 and len(pids) > 4 and anon_bytes(pids) > BUDGET // 2:
+            victim = chance.choice([pid for pid in pids if pid != child.pid])
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+    try:
+        out, err, most = watched(child, kill)
+    finally:
+        ended(child)
+    assert killed and child.returncode == 9, (child.returncode, killed, err)
+    left = [line for line in out.splitlines() if len(line) == 64]
+    assert len(left) == 4 - len(killed), (killed, out)
+    assert left == [expected(64, 6).splitlines()[-1]] * len(left), out
+    assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
+
+
+def more_processes_than_the_budget_has_room_for_are_told(tree):
+    """Two have room; the third does not start."""
+    child = tree.many(3, 24, 40, memory=16 * MIB)
+    try:
+        _, err, _ = watched(child)
+    finally:
+        ended(child)
+    assert child.returncode == 125, (child.returncode, err)
+    assert "3 processes share the budget of 16777216 bytes" in err, err
+
+
+def tables_that_cannot_be_shared_are_refused(tree):
+    """One of another version, and one that others may read."""
+    for text, mode, why in (
+        (b"weirtre0", 0o600, "another version of Weir made it"),
+        (b"", 0o644, "it belongs to another user, or others may use it"),
+    ):
+        path = tree.folder / "table"
+        path.write_bytes(text)
+        path.chmod(mode)
+        child = tree.start(sys.executable, "-c", WORK, "64", "1", env={**os.environ, "WEIR_TREE": str(path)})
+        _, err = child.communicate(timeout=SECONDS)
+        assert child.returncode == 125 and why in err, (child.returncode, err)
+
+
+def forked_workers_share_it_too(tree):
+    """Children of a fork, each with data of its own."""
+    code = "import os, sys\ndata = bytearray(20 << 20)\n"
+    code += "pids = []\nfor n in range(4):\n    pid = os.fork()\n    if pid == 0:\n"
+    code += "        own = bytearray(64 << 20)\n        for round in range(3):\n"
+    code += "            for at in range(0, len(own), 4096): own[at : at + 300] = os.urandom(300)\n"
+    code += "        os._exit(0 if data == bytearray(20 << 20) else 9)\n    pids.append(pid)\n"
+    code += "sys.exit(max(os.waitpid(pid, 0)[1] for pid in pids) >> 8)\n"
+    child = tree.start(sys.executable, "-c", code)
+    try:
+        _, err, most = watched(child)
+    finally:
+        ended(child)
+    assert child.returncode == 0, (child.returncode, err)
+    assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
+
+
+CHECKS = [
+    workers_stay_within_the_budget_of_their_tree,
+    a_process_alone_has_all_of_it,
+    what_one_does_not_use_another_gets,
+    members_that_are_killed_give_theirs_back,
+    more_processes_than_the_budget_has_room_for_are_told,
+    tables_that_cannot_be_shared_are_refused,
+    forked_workers_share_it_too,
+]
+
+
+def begin(faults):
+    """A folder of its own for each check."""
+
+    def perform(check):
+        with tempfile.TemporaryDirectory(prefix="weir-tree-test-", dir="/var/tmp") as folder:
+            check(Tree(faults, pathlib.Path(folder)))
+
+    return perform
+
+
+if __name__ == "__main__":
+    sys.exit(checks.main(__doc__, CHECKS, begin))
