@@ -54,8 +54,12 @@ class Tree:
     def start(self, *command, memory=BUDGET, env=None):
         """Starts a program."""
         line = [WEIR, "run", "-q", "-m", str(memory), "--budget-per", "tree", "--faults", self.faults, "--"]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*line, *command], text=True, env=env, **streams)
+        with open(self.folder / "out", "wb") as out, open(self.folder / "err", "wb") as err:
+            return subprocess.Popen([*line, *command], stdout=out, stderr=err, env=env)
+
+    def told(self):
+        """What the program printed, and said."""
+        return [(self.folder / name).read_text() for name in ("out", "err")]
 
     def many(self, count, size, rounds, **keywords):
         """Starts workers below one program."""
@@ -87,20 +91,16 @@ def anon_bytes(pids):
 
 
 def watched(child, each=None):
-    """Waits for a program, and returns what it printed and the most memory that its tree had."""
+    """Waits for a program, and returns the most memory that its tree had."""
     most, deadline = 0, time.monotonic() + SECONDS
-    out = ""
-    os.set_blocking(child.stdout.fileno(), False)
     while child.poll() is None:
         assert time.monotonic() < deadline, "takes too long"
         pids = descendants(child.pid)
         if each:
             each(pids)
         most = max(most, anon_bytes(pids) - len(pids) * EACH)
-        out += child.stdout.read() or ""
         time.sleep(0.05)
-    out += child.stdout.read() or ""
-    return out, child.stderr.read(), most
+    return most
 
 
 def ended(child):
@@ -119,9 +119,10 @@ def workers_stay_within_the_budget_of_their_tree(tree):
     before, right = tables(), expected(64, 3)
     child = tree.many(4, 64, 3)
     try:
-        out, err, most = watched(child)
+        most = watched(child)
     finally:
         ended(child)
+    out, err = tree.told()
     assert child.returncode == 0, (child.returncode, err)
     found = sorted(line for line in out.splitlines() if len(line) == 64)
     assert found == [right.splitlines()[-1]] * 4, out
@@ -133,9 +134,10 @@ def a_process_alone_has_all_of_it(tree):
     """Data that fits stays where it is."""
     child = tree.start(sys.executable, "-c", WORK, "80", "2")
     try:
-        out, err, most = watched(child)
+        most = watched(child)
     finally:
         ended(child)
+    out, err = tree.told()
     assert (child.returncode, out) == (0, expected(80, 2)), err
     assert 80 * MIB <= most + BESIDE <= BUDGET + 2 * BESIDE, f"{most / MIB:.0f} MiB"
 
@@ -154,9 +156,10 @@ def what_one_does_not_use_another_gets(tree):
         largest = max(largest, *(anon_bytes([pid]) for pid in pids[1:] or [0]))
 
     try:
-        out, err, most = watched(child, look)
+        most = watched(child, look)
     finally:
         ended(child)
+    out, err = tree.told()
     assert (child.returncode, out) == (0, expected(96, 3)), err
     assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
     assert largest >= 64 * MIB, f"the second got {largest / MIB:.0f} MiB"
@@ -175,9 +178,10 @@ def members_that_are_killed_give_theirs_back(tree):
             killed.append(victim)
 
     try:
-        out, err, most = watched(child, kill)
+        most = watched(child, kill)
     finally:
         ended(child)
+    out, err = tree.told()
     assert killed and child.returncode == 9, (child.returncode, killed, err)
     left = [line for line in out.splitlines() if len(line) == 64]
     assert len(left) == 4 - len(killed), (killed, out)
@@ -189,9 +193,10 @@ def more_processes_than_the_budget_has_room_for_are_told(tree):
     """Two have room; the third does not start."""
     child = tree.many(3, 24, 40, memory=16 * MIB)
     try:
-        _, err, _ = watched(child)
+        watched(child)
     finally:
         ended(child)
+    _, err = tree.told()
     assert child.returncode == 125, (child.returncode, err)
     assert "3 processes share the budget of 16777216 bytes" in err, err
 
@@ -206,7 +211,8 @@ def tables_that_cannot_be_shared_are_refused(tree):
         path.write_bytes(text)
         path.chmod(mode)
         child = tree.start(sys.executable, "-c", WORK, "64", "1", env={**os.environ, "WEIR_TREE": str(path)})
-        _, err = child.communicate(timeout=SECONDS)
+        child.wait(timeout=SECONDS)
+        _, err = tree.told()
         assert child.returncode == 125 and why in err, (child.returncode, err)
 
 
@@ -220,9 +226,10 @@ def forked_workers_share_it_too(tree):
     code += "sys.exit(max(os.waitpid(pid, 0)[1] for pid in pids) >> 8)\n"
     child = tree.start(sys.executable, "-c", code)
     try:
-        _, err, most = watched(child)
+        most = watched(child)
     finally:
         ended(child)
+    _, err = tree.told()
     assert child.returncode == 0, (child.returncode, err)
     assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
 

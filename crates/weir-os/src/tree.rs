@@ -124,7 +124,8 @@ impl Table {
             found = (1..=ROWS).find(take);
         }
         let row = found.ok_or(TreeError::Full)?;
-        for (at, value) in [(BOOKED, 0), (PRESSED_NS, 0), (HUNGRY_NS, 0), (NAMESPACE, namespace), (STARTED, started)]
+        for (at, value) in
+            [(BOOKED, 0), (PRESSED_NS, 0), (HUNGRY_NS, 0), (NAMESPACE, namespace), (STARTED, started)]
         {
             self.word(row, at).store(value, Ordering::SeqCst);
         }
@@ -315,15 +316,10 @@ fn namespace() -> u64 {
 }
 
 /// A short path in a buffer of its own, NUL-terminated.
+#[derive(Default)]
 struct Text {
     bytes: [u8; 32],
     len: usize,
-}
-
-impl Default for Text {
-    fn default() -> Text {
-        Text { bytes: [0; 32], len: 0 }
-    }
 }
 
 impl fmt::Write for Text {

@@ -26,7 +26,9 @@ pub enum StartError {
     #[error("the swap file cannot be had: {0} (give another folder with --swap-dir, or --swap none)")]
     Swap(SwapFileError),
     /// The table of the tree.
-    #[error("the budget cannot be shared with the other processes: {0} (--budget-per process does not share it)")]
+    #[error(
+        "the budget cannot be shared with the other processes: {0} (--budget-per process does not share it)"
+    )]
     Tree(TreeError),
     /// The budget is too small for so many processes.
     #[error(

@@ -51,6 +51,8 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_FRAME_ORDER", "scattered"),
         ("WEIR_LOADS", "bring"),
         ("WEIR_COLD", "keep"),
+        ("WEIR_BUDGET_PER", "tree"),
+        ("WEIR_TREE", "/dev/shm/table"),
         ("WEIR_PLACE", "7"),
         ("WEIR_RULES_OFF", "loads,turns"),
     ])
@@ -80,11 +82,19 @@ fn every_option_is_read_from_its_variable() {
         store_batch: 2,
         frames_in_order: false,
         answers_loads: false,
+        per_tree: true,
+        tree: Some(c"/dev/shm/table".to_owned()),
         place: Some(7),
         cold: Cold::Keep,
         rules_off: Rules::default().with(rules::Rule::Loads).with(rules::Rule::Turns),
     };
     assert_eq!(s, expected);
+}
+
+#[test]
+fn the_table_of_a_tree_has_an_absolute_path() {
+    assert!(refusal("WEIR_TREE", "table").contains("must be an absolute path"));
+    assert_eq!(parse(&[("WEIR_TREE", "")]).unwrap().tree, None);
 }
 
 #[test]

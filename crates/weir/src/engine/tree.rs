@@ -106,7 +106,11 @@ impl Engine<KernelPager> {
     pub(super) fn fork_tree(&self) {
         let Some(table) = self.tree.table.get() else { return };
         match table.forked() {
-            Ok(()) => table.note(self.core.ledger.budget_bytes().min(self.core.resident_bytes())),
+            Ok(()) => {
+                let used = self.core.resident_bytes().max(BUDGET_BYTES_MIN);
+                table.note(used);
+                self.core.set_budget(used);
+            }
             Err(TreeError::Full) => self.core.set_budget(BUDGET_BYTES_MIN),
             Err(e) => super::say::say(format_args!("a forked child does not share its tree's budget: {e}")),
         }

@@ -48,17 +48,21 @@ impl Signals {
         if self.presses && !self.is_over_share() {
             return self.booked + self.free();
         }
-        if !self.hungry {
+        if !self.is_short() {
             return self.booked;
         }
-        // What is free is not taken from whoever is hungry.
         let least = if self.presses { self.share() } else { 0 };
         let unused = self.booked.min(self.used);
         unused.saturating_sub(step).max(least.min(self.booked)).max(BUDGET_BYTES_MIN.min(self.booked))
     }
 
     fn is_over_share(&self) -> bool {
-        self.hungry && self.booked >= self.share()
+        self.is_short() && self.booked >= self.share()
+    }
+
+    /// Somebody has to lend: for another, or because more is booked than there is, as after a fork.
+    fn is_short(&self) -> bool {
+        self.hungry || self.booked + self.others > self.budget
     }
 }
 
@@ -93,9 +97,26 @@ mod tests {
         let idle = Signals { booked: 300 * MIB, used: 100 * MIB, presses: false, hungry: true, ..alone() };
         assert_eq!(idle.wanted(), 90 * MIB);
         assert_eq!(Signals { booked: 90 * MIB, used: 90 * MIB, ..idle }.wanted(), 80 * MIB);
-        assert_eq!(Signals { booked: 12 * MIB, used: 12 * MIB, ..idle }.wanted(), 8 * MIB, "the smallest budget");
+        assert_eq!(
+            Signals { booked: 12 * MIB, used: 12 * MIB, ..idle }.wanted(),
+            8 * MIB,
+            "the smallest budget"
+        );
         assert_eq!(Signals { booked: 4 * MIB, ..idle }.wanted(), 4 * MIB, "what is less already stays");
         assert_eq!(Signals { hungry: false, ..idle }.wanted(), 300 * MIB, "nobody asks for it");
+    }
+
+    #[test]
+    fn after_a_fork_those_above_their_share_lend_until_no_more_is_booked_than_there_is() {
+        let forked =
+            Signals { booked: 200 * MIB, used: 200 * MIB, others: 200 * MIB, others_press: 1, ..alone() };
+        assert_eq!(forked.wanted(), 190 * MIB);
+        assert_eq!(Signals { booked: 165 * MIB, used: 165 * MIB, ..forked }.wanted(), 160 * MIB, "its share");
+        assert_eq!(
+            Signals { booked: 120 * MIB, used: 120 * MIB, ..forked }.wanted(),
+            120 * MIB,
+            "less than that"
+        );
     }
 
     #[test]
