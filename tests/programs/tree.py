@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A budget that the processes of a program share: `--budget-per tree`.
 
-Workers are programs of their own, each with more data than its share. Their memory is sampled from outside; what
-they find must be right. Members are killed, idle ones lend, and tables that cannot be shared are refused."""
+Workers are programs of their own, each with more data than its share. Their memory is sampled from outside;
+what they find must be right. Members are killed, idle ones lend, and tables that cannot be shared are refused."""
 
 import os
 import pathlib
@@ -69,7 +69,8 @@ class Tree:
 
 def tables():
     """The tables that there are, of this user."""
-    return {path for path in pathlib.Path("/dev/shm").glob("weir-tree-*") if path.stat().st_uid == os.geteuid()}
+    found = pathlib.Path("/dev/shm").glob("weir-tree-*")
+    return {path for path in found if path.stat().st_uid == os.geteuid()}
 
 
 def expected(size, rounds):
@@ -144,10 +145,12 @@ def a_process_alone_has_all_of_it(tree):
 
 def what_one_does_not_use_another_gets(tree):
     """The first has all and sleeps; the second must get most of it, and finish."""
-    code = "data = bytearray(100 << 20)\nfor at in range(0, len(data), 4096): data[at] = 1 + at // 4096 % 250\n"
+    code = "data = bytearray(100 << 20)\n"
+    code += "for at in range(0, len(data), 4096): data[at] = 1 + at // 4096 % 250\n"
     code += "import subprocess, sys\n"
     code += "status = subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode\n"
-    code += "assert all(data[at] == 1 + at // 4096 % 250 for at in range(0, len(data), 4096))\nsys.exit(status)\n"
+    code += "assert all(data[at] == 1 + at // 4096 % 250 for at in range(0, len(data), 4096))\n"
+    code += "sys.exit(status)\n"
     child = tree.start(sys.executable, "-c", code, WORK, "96", "3")
     largest = 0
 

@@ -68,11 +68,11 @@ pub const OUTSIDE_FALL_NS: u64 = 1_000_000_000;
 pub const OUTSIDE_STEP: u64 = BLOCK_PAGES as u64 * 4096;
 /// Time between two looks at the memory outside while the program runs. It can grow by 1.5 MB each ms.
 pub const OUTSIDE_LOOK_NS: u64 = 5_000_000;
-/// Of a budget that a tree shares, one part in so many is lent at each look. Bound: a look that takes more would
-/// have the lender wait for its own reclaim.
+/// Of a budget that a tree shares, one part in so many is lent at each look. Bound: a look that takes more
+/// would have the lender wait for its own reclaim.
 pub const TREE_STEP_PART: u64 = 32;
-/// A process counts as pressing, or as hungry, for so long after it said so. Bound: longer than the pause between
-/// two looks of a process that works, so that nobody seems to have stopped.
+/// A process counts as pressing, or as hungry, for so long after it said so. Bound: longer than the pause
+/// between two looks of a process that works, so that nobody seems to have stopped.
 pub const TREE_LATELY_NS: u64 = 200_000_000;
 const _: () = assert!(TREE_LATELY_NS > 10 * OUTSIDE_LOOK_NS);
 /// What a new thread of the program takes outside, bytes: of `waiters.c` 19 KiB were counted with the signal

@@ -16,9 +16,9 @@ pub const ROWS_WITHOUT_TEST: usize = 54;
 pub const CONSTANTS: usize = 95;
 /// Rules that look at what came of themselves; at most 10 are wanted.
 pub const LOOPS: usize = 7;
-/// Lines of code in `policy/` and what belongs to it: 1229 for memory, where at most 1200 are wanted, and the
-/// rest for mapped files.
-pub const LINES_THAT_CHOOSE: usize = 1306;
+/// Lines of code in `policy/` and what belongs to it: 1229 for memory, where at most 1200 are wanted, 42 for
+/// the budget of a tree, and the rest for mapped files.
+pub const LINES_THAT_CHOOSE: usize = 1348;
 
 /// What a check found, and how much of it is accepted.
 pub struct Checked {

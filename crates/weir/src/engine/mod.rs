@@ -65,7 +65,7 @@ pub struct Engine<P: Pager> {
     /// How memory outside is measured.
     pub meter: outside::meter::Meter,
     /// The budget that it shares with its tree.
-    tree: tree::Tree,
+    tree: tree::part::Part,
     /// Files that the program has mapped.
     pub files: files::known::Files,
     /// When the pool may be tidied up again.
@@ -92,7 +92,7 @@ impl<P: Pager> Engine<P> {
             stall_reported: AtomicBool::new(false),
             crawl: Mutex::new(None),
             meter: outside::meter::Meter::default(),
-            tree: tree::Tree::default(),
+            tree: tree::part::Part::default(),
             files: files::known::Files::default(),
             compact_after_ns: AtomicU64::new(0),
             trim_after_ns: AtomicU64::new(0),

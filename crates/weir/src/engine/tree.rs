@@ -1,5 +1,7 @@
-//! One budget for a tree of processes: this one's part of it, followed by the background thread. What is to be
-//! booked is decided in [`crate::policy::tree`].
+//! One budget for a tree of processes: this one's part of it, followed by the background thread. What is to
+//! be booked is decided in [`crate::policy::tree`].
+
+pub mod part;
 
 use super::Engine;
 use crate::config::Settings;
@@ -7,9 +9,7 @@ use crate::error::StartError;
 use crate::limits::{BUDGET_BYTES_MIN, TREE_LATELY_NS};
 use crate::policy::tree::Signals;
 use crate::sync::Ordering;
-use core::sync::atomic::AtomicU64;
 use std::ffi::CString;
-use std::sync::OnceLock;
 use weir_os::pager::KernelPager;
 use weir_os::sys;
 use weir_os::thread;
@@ -26,17 +26,10 @@ pub fn path(settings: &Settings) -> CString {
     let folder = FOLDERS.into_iter().find(|folder| std::path::Path::new(folder).is_dir()).unwrap_or("/tmp");
     let mut bytes = [0u8; 16];
     if sys::random(&mut bytes).is_err() {
-        bytes = (u128::from(thread::now_ns()) << 32 | u128::from(sys::getpid())).to_be_bytes(); // early in boot
+        // Early in boot.
+        bytes = (u128::from(thread::now_ns()) << 32 | u128::from(sys::getpid())).to_be_bytes();
     }
     CString::new(format!("{folder}/weir-tree-{:032x}", u128::from_be_bytes(bytes))).unwrap_or_default()
-}
-
-/// What a process knows of its tree.
-#[derive(Debug, Default)]
-pub struct Tree {
-    table: OnceLock<Table>,
-    /// Faults at the last look: whether the program works.
-    faults: AtomicU64,
 }
 
 impl Engine<KernelPager> {
@@ -92,7 +85,8 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// The process may become another program, which has nothing yet. If it does not, the next look books again.
+    /// The process may become another program, which has nothing yet. If it does not, the next look books
+    /// again.
     pub fn lend_to_tree(&self) {
         self.tree.table.get().into_iter().for_each(|table| table.note(0));
     }

@@ -1,9 +1,9 @@
 //! What a process books of a budget that its whole tree shares.
 //!
-//! Whoever runs short takes what nobody has booked. Where there is nothing left it is *hungry*, and the others
-//! lend: at once what they do not use, then, step by step, what they do not work with, and what exceeds an
-//! equal share of those that are at work. A hungry process has less than that share, so two that are at work
-//! meet there and neither takes from the other for long. Nobody goes below the smallest budget.
+//! Whoever runs short takes what nobody has booked. Where there is nothing left it is *hungry*, and the
+//! others lend: at once what they do not use, then, step by step, what they do not work with, and what
+//! exceeds an equal share of those that are at work. A hungry process has less than that share, so two that
+//! are at work meet there and neither takes from the other for long. Nobody goes below the smallest budget.
 
 use crate::limits::{BUDGET_BYTES_MIN, TREE_STEP_PART};
 
