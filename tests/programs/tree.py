@@ -2,7 +2,8 @@
 """A budget that the processes of a program share: `--budget-per tree`.
 
 Workers are programs of their own, each with more data than its share. Their memory is sampled from outside;
-what they find must be right. Members are killed, idle ones lend, and tables that cannot be shared are refused."""
+what they find must be right. Members are killed, idle ones lend, and tables that cannot be shared are
+refused."""
 
 import os
 import pathlib

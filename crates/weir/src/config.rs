@@ -12,12 +12,12 @@ mod size;
 mod values;
 
 use std::ffi::CString;
-use std::fmt;
 use std::path::PathBuf;
 
 use rules::Rules;
 pub use size::{SizeError, format_size, parse_size};
-use values::{choice, interval, percent, place, switch, whole_number};
+pub use values::ConfigError;
+use values::{choice, interval, percent, place, switch, tree, whole_number};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
 /// and the page table's own pages need about half of this; the rest is room to move.
@@ -584,27 +584,6 @@ pub struct Settings {
     pub rules_off: Rules,
 }
 
-/// A value that an option does not take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// Name of the option, as in [`OptionSpec::name`].
-    pub option: &'static str,
-    /// Its environment variable.
-    pub env: &'static str,
-    /// The value as it was given.
-    pub value: String,
-    /// What is wrong with it, and what would be right.
-    pub reason: String,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid value '{}' for --{} ({}): {}", self.value, self.option, self.env, self.reason)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
 impl Settings {
     /// Settings from environment variables alone, defaults for what is not set. An empty variable counts as
     /// not set. `%` and `max` refer to the RAM of the machine or of the container, whichever is less.
@@ -703,12 +682,8 @@ impl Settings {
                 let known = [("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy)];
                 self.pager = choice(text, &known)?;
             }
-            OptionId::UnmapBatch => {
-                self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?;
-            }
-            OptionId::StoreBatch => {
-                self.store_batch = whole_number(text, STORE_BATCH_MAX)?;
-            }
+            OptionId::UnmapBatch => self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?,
+            OptionId::StoreBatch => self.store_batch = whole_number(text, STORE_BATCH_MAX)?,
             OptionId::FrameOrder => {
                 self.frames_in_order = choice(text, &[("kept", true), ("scattered", false)])?;
             }
@@ -717,12 +692,9 @@ impl Settings {
                 self.cold = choice(text, &known)?;
             }
             OptionId::RulesOff => self.rules_off = text.parse()?,
-            OptionId::BudgetPer => {
-                self.per_tree = choice(text, &[("process", false), ("tree", true)])?;
-            }
-            OptionId::Tree if text.is_empty() => {}
+            OptionId::BudgetPer => self.per_tree = choice(text, &[("process", false), ("tree", true)])?,
+            OptionId::Tree | OptionId::Place if text.is_empty() => {}
             OptionId::Tree => self.tree = Some(tree(text)?),
-            OptionId::Place if text.is_empty() => {}
             OptionId::Place => self.place = Some(place(text)?),
             OptionId::Loads => {
                 self.answers_loads = choice(text, &[("answer", true), ("bring", false)])?;

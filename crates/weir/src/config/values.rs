@@ -2,11 +2,33 @@
 
 use crate::limits::PLACES;
 use std::ffi::CString;
+use std::fmt;
 
 /// Shorter intervals would cost the program, and nobody reads so quickly.
 const INTERVAL_SECONDS_MIN: f64 = 0.1;
 /// The longest interval: a day.
 const INTERVAL_SECONDS_MAX: f64 = 86400.0;
+
+/// A value that an option does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Name of the option, as in [`OptionSpec::name`].
+    pub option: &'static str,
+    /// Its environment variable.
+    pub env: &'static str,
+    /// The value as it was given.
+    pub value: String,
+    /// What is wrong with it, and what would be right.
+    pub reason: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid value '{}' for --{} ({}): {}", self.value, self.option, self.env, self.reason)
+    }
+}
+
+impl std::error::Error for ConfigError {}
 
 pub fn whole_number(text: &str, most: u16) -> Result<u16, String> {
     let number = text.trim().parse().ok().filter(|n| (1..=most).contains(n));
