@@ -97,7 +97,7 @@ mod tests {
     fn unknown_keys_and_lists_and_broken_files_are_refused() {
         assert!(parse("memroy = \"2G\"").unwrap_err().contains("'memroy'; did you mean 'memory'?"));
         let unknown = parse("xyzzy = 1").unwrap_err();
-        assert!(unknown.contains("'xyzzy'; known keys: memory, swap"), "{unknown}");
+        assert!(unknown.contains("'xyzzy'; known keys: memory, budget-per, swap"), "{unknown}");
         assert!(parse("memory = [1]").unwrap_err().contains("array"));
         assert!(parse("memory = ").is_err());
     }
