@@ -105,7 +105,7 @@ impl Live {
         let mut links =
             numbers.filter(|fd| *fd < DESCRIPTORS).map(|fd| folder.join("fd").join(fd.to_string()));
         let link = links.find(|link| is_page(link)).ok_or(Unseen::NoPage(pid))?;
-        let file = File::open(&link).map_err(|e| refusal(&e, pid, user))?;
+        let file = live::open(&link, false).map_err(|e| refusal(&e, pid, user))?;
         let mut head = [0; live::HEAD_BYTES];
         let read = file.read_exact_at(&mut head, 0).map_err(|_| Unreadable::Damaged);
         let writer = read.and_then(|()| live::pid(&head)).map_err(|e| unseen(e, pid))?;
@@ -153,7 +153,7 @@ impl Live {
     /// Asks for another budget, and waits until the process has heard it. What the budget is then.
     pub fn ask_for(&self, bytes: u64) -> Result<u64, Unseen> {
         let failed = |e: &io::Error| refusal(e, self.pid, weir_os::host::effective_uid());
-        let file = File::options().read(true).write(true).open(&self.link).map_err(|e| failed(&e))?;
+        let file = live::open(&self.link, true).map_err(|e| failed(&e))?;
         file.write_all_at(&bytes.to_ne_bytes(), live::ASKED_BYTE).map_err(|e| failed(&e))?;
         let end = Instant::now() + PATIENCE;
         let mut left = [0; 8];

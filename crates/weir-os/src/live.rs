@@ -13,6 +13,11 @@ use crate::sys::{self, Errno, syscall};
 use crate::{fds, thread};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 /// What the link to it says in `/proc/PID/fd`.
 pub const LINK: &str = "/memfd:weir-live (deleted)";
@@ -131,15 +136,17 @@ impl Page {
     }
 }
 
+/// What marks a page: nobody can change its length any more.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
 /// A memory file that nobody can make shorter: its owner would fault.
 fn create(len: usize) -> Result<i32, Errno> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: the name ends with a NUL; the other calls take no pointers.
     unsafe {
         let fd = syscall(libc::SYS_memfd_create, [NAME.as_ptr() as usize, flags as usize, 0, 0, 0, 0])?;
         let sized = syscall(libc::SYS_ftruncate, [fd, len, 0, 0, 0, 0]).and_then(|_| {
-            syscall(libc::SYS_fcntl, [fd, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0])
+            syscall(libc::SYS_fcntl, [fd, libc::F_ADD_SEALS as usize, SEALS as usize, 0, 0, 0])
         });
         sized.map(|_| fd as i32).inspect_err(|_| sys::close(fd as i32))
     }
@@ -196,6 +203,24 @@ pub fn sequence(head: &[u8]) -> Result<u64, Unreadable> {
 /// Where a page has what is asked for: from this byte on, in the order of the machine.
 pub const ASKED_BYTE: u64 = (ASKED_AT * WORD) as u64;
 
+/// Opens what a link of `/proc/PID/fd` names, if it is a page. The process may have put anything else there
+/// meanwhile, which somebody with more rights must not write to, nor wait for: so the file is looked at
+/// before it is opened. Errors: those of `open`, and `NotFound` for anything else than a page.
+pub fn open(link: &Path, write: bool) -> io::Result<File> {
+    let seen = File::options().read(true).custom_flags(libc::O_PATH).open(link)?;
+    let about = seen.metadata()?;
+    let other = || io::Error::from(io::ErrorKind::NotFound);
+    if !about.is_file() || about.nlink() > 0 {
+        return Err(other());
+    }
+    let file = File::options().read(true).write(write).open(format!("/proc/self/fd/{}", seen.as_raw_fd()))?;
+    // SAFETY: takes numbers.
+    let seals = unsafe {
+        syscall(libc::SYS_fcntl, [file.as_raw_fd() as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0])
+    };
+    if seals.is_ok_and(|seals| seals & SEALS as usize == SEALS as usize) { Ok(file) } else { Err(other()) }
+}
+
 /// Who wrote the page: its process id, as the process sees it.
 pub fn pid(head: &[u8]) -> Result<u32, Unreadable> {
     sequence(head)?;
@@ -234,6 +259,21 @@ fn word_of(bytes: &[u8], word: usize) -> Result<u64, Unreadable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_somebody_put_in_the_place_of_a_page_is_not_opened() {
+        let folder = std::env::temp_dir().join(format!("weir-live-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        std::fs::write(&path, "of somebody").unwrap();
+        let file = File::open(&path).unwrap();
+        let link = std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        assert!(open(&link, true).is_err(), "a file with a name");
+        std::fs::remove_file(&path).unwrap();
+        assert!(open(&link, true).is_err(), "a file without one, and without seals");
+        assert!(open(Path::new("/dev/null"), true).is_err());
+        std::fs::remove_dir(&folder).unwrap();
+    }
     use std::os::unix::fs::FileExt;
 
     const NAMES: [&str; 3] = ["pgfault", "weir_one", "weir_two"];
@@ -243,13 +283,13 @@ mod tests {
         Page::new(owner, |name| NAMES.iter().for_each(|n| name(n))).unwrap()
     }
 
-    fn file_of(page: &Page) -> std::fs::File {
+    fn file_of(page: &Page) -> File {
         let path = format!("/proc/self/fd/{}", page.fd);
         assert_eq!(std::fs::read_link(&path).unwrap().to_str(), Some(LINK));
-        std::fs::File::open(path).unwrap()
+        File::open(path).unwrap()
     }
 
-    fn copy_of(file: &std::fs::File) -> (Vec<u8>, u64, u64) {
+    fn copy_of(file: &File) -> (Vec<u8>, u64, u64) {
         let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
         let number = || {
             let mut head = [0; HEAD_BYTES];
@@ -341,7 +381,7 @@ mod tests {
         let page = page();
         assert_eq!(page.asked(), None);
         let path = format!("/proc/self/fd/{}", page.fd);
-        let file = std::fs::File::options().write(true).open(path).unwrap();
+        let file = File::options().write(true).open(path).unwrap();
         file.write_all_at(&77u64.to_ne_bytes(), ASKED_BYTE).unwrap();
         assert_eq!((page.asked(), page.asked()), (Some(77), None));
     }
@@ -350,7 +390,7 @@ mod tests {
     fn nobody_can_make_a_page_shorter() {
         let page = page();
         let path = format!("/proc/self/fd/{}", page.fd);
-        let file = std::fs::File::options().write(true).open(path).unwrap();
+        let file = File::options().write(true).open(path).unwrap();
         assert!(file.set_len(0).is_err());
         page.write(|value| (0..9).for_each(value));
     }

@@ -74,6 +74,8 @@ pub const TREE_STEP_PART: u64 = 32;
 /// A process counts as pressing, or as hungry, for so long after it said so. Bound: longer than the pause
 /// between two looks of a process that works, so that nobody seems to have stopped.
 pub const TREE_LATELY_NS: u64 = 200_000_000;
+/// Pause between two looks for processes that are gone. Bound: each look is a system call a row.
+pub const TREE_SWEEP_NS: u64 = SECOND_NS;
 const _: () = assert!(TREE_LATELY_NS > 10 * OUTSIDE_LOOK_NS);
 /// What a new thread of the program takes outside, bytes: of `waiters.c` 19 KiB were counted with the signal
 /// frames of AVX-512, and 35 KiB with larger ones.

@@ -39,14 +39,26 @@ fn each(e: &Weir, list: Strings, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Calls `f` with copies of what an exec call names, if any of it is managed memory.
+/// Calls `f`, which may make another program of this process.
 fn with_copies(
+    path: *const c_char,
+    lists: [Strings; 2],
+    f: impl FnOnce(*const c_char, Strings, Strings) -> c_int,
+) -> c_int {
+    // The child of a `vfork` has its parent's memory.
+    let engine = state::engine().filter(|_| exit::is_this_process());
+    engine.into_iter().for_each(Weir::exec_begins);
+    let r = copied(path, lists, f);
+    engine.into_iter().for_each(Weir::exec_failed);
+    r
+}
+
+/// Calls `f` with copies of what an exec call names, if any of it is managed memory.
+fn copied(
     path: *const c_char,
     [argv, envp]: [Strings; 2],
     f: impl FnOnce(*const c_char, Strings, Strings) -> c_int,
 ) -> c_int {
-    let engine = state::engine().filter(|_| exit::is_this_process());
-    engine.into_iter().for_each(Weir::lend_to_tree);
     let Some(e) = state::engine().filter(|_| taken()) else { return f(path, argv, envp) };
     if !is_managed(e, path, [argv, envp]) {
         return f(path, argv, envp);

@@ -6,24 +6,25 @@ pub mod part;
 use super::Engine;
 use crate::config::Settings;
 use crate::error::StartError;
-use crate::limits::{BUDGET_BYTES_MIN, TREE_LATELY_NS};
+use crate::limits::{BUDGET_BYTES_MIN, TREE_LATELY_NS, TREE_SWEEP_NS};
 use crate::policy::tree::Signals;
 use crate::sync::Ordering;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use weir_os::pager::KernelPager;
 use weir_os::sys;
 use weir_os::thread;
-use weir_os::tree::{Table, TreeError};
+use weir_os::tree::{self, Look, Table, TreeError};
 
-/// Folders for the table: in RAM where there is one. The first that there is.
-const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
+/// Folders for the table: in RAM where there is one. The first in which files can be made.
+const FOLDERS: [&CStr; 2] = [c"/dev/shm", c"/tmp"];
 
 /// Where the processes of a tree share their budget: what was handed down, or a name that nobody can guess.
 pub fn path(settings: &Settings) -> CString {
     if let Some(path) = &settings.tree {
         return path.clone();
     }
-    let folder = FOLDERS.into_iter().find(|folder| std::path::Path::new(folder).is_dir()).unwrap_or("/tmp");
+    let folder =
+        FOLDERS.into_iter().find(|folder| tree::is_usable(folder)).unwrap_or(c"/tmp").to_string_lossy();
     let mut bytes = [0u8; 16];
     if sys::random(&mut bytes).is_err() {
         // Early in boot.
@@ -34,9 +35,9 @@ pub fn path(settings: &Settings) -> CString {
 
 impl Engine<KernelPager> {
     /// Takes part in the tree whose table is at `path`, and gets what nobody has booked of its budget.
-    pub(super) fn join_tree(&self, path: &core::ffi::CStr, budget: u64) -> Result<(), StartError> {
+    pub(super) fn join_tree(&self, path: &CStr, budget: u64) -> Result<(), StartError> {
         let table = Table::join(path, budget).map_err(StartError::Tree)?;
-        table.sweep();
+        table.sweep(Look::Exact);
         let others = table.others(0, 0);
         let processes = others.processes + 1;
         if u64::from(processes) * BUDGET_BYTES_MIN > table.budget() {
@@ -54,6 +55,10 @@ impl Engine<KernelPager> {
     /// Looks at the others, and lends or takes. Inside the gate.
     pub(super) fn follow_tree(&self) {
         let Some(table) = self.tree.table.get() else { return };
+        if self.tree.execs.load(Ordering::SeqCst) > 0 {
+            return; // it has given up its row
+        }
+        table.keep_row();
         let (core, now) = (&self.core, thread::now_ns());
         let faults = core.stats.faults().get();
         let works = self.tree.faults.swap(faults, Ordering::Relaxed) != faults;
@@ -71,10 +76,11 @@ impl Engine<KernelPager> {
         };
         let hungry = seen.is_hungry();
         table.say(now, presses, hungry);
-        if hungry {
-            table.sweep();
+        if hungry && now.saturating_sub(self.tree.swept_ns.load(Ordering::Relaxed)) >= TREE_SWEEP_NS {
+            self.tree.swept_ns.store(now, Ordering::Relaxed);
+            table.sweep(Look::Number);
         }
-        let wanted = seen.wanted();
+        let wanted = seen.wanted().min(core.ledger.most_bytes());
         let budget = if wanted > seen.booked { table.book(wanted).max(seen.booked) } else { wanted };
         if budget != seen.booked {
             core.set_budget(budget);
@@ -85,10 +91,15 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// The process may become another program, which has nothing yet. If it does not, the next look books
-    /// again.
-    pub fn lend_to_tree(&self) {
-        self.tree.table.get().into_iter().for_each(|table| table.note(0));
+    /// The process may become another program, which has nothing yet: it gives up its row.
+    pub fn exec_begins(&self) {
+        self.tree.execs.fetch_add(1, Ordering::SeqCst);
+        self.tree.table.get().into_iter().for_each(Table::give_up);
+    }
+
+    /// It has not: the next look takes a row again, and books what there is.
+    pub fn exec_failed(&self) {
+        self.tree.execs.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The process ends: what it had is free.
@@ -98,6 +109,7 @@ impl Engine<KernelPager> {
 
     /// In the child of a fork: a row of its own. What it shares with its parent counts in both.
     pub(super) fn fork_tree(&self) {
+        self.tree.execs.store(0, Ordering::SeqCst);
         let Some(table) = self.tree.table.get() else { return };
         match table.forked() {
             Ok(()) => {

@@ -44,7 +44,6 @@ impl Signals {
 
     /// What the process is to have booked.
     pub fn wanted(&self) -> u64 {
-        let step = self.budget / TREE_STEP_PART;
         if self.presses && !self.is_over_share() {
             return self.booked + self.free();
         }
@@ -52,8 +51,8 @@ impl Signals {
             return self.booked;
         }
         let least = if self.presses { self.share() } else { 0 };
-        let unused = self.booked.min(self.used);
-        unused.saturating_sub(step).max(least.min(self.booked)).max(BUDGET_BYTES_MIN.min(self.booked))
+        let lent = self.booked.min(self.used).saturating_sub(self.budget / TREE_STEP_PART);
+        lent.max(least.min(self.booked)).max(BUDGET_BYTES_MIN.min(self.booked))
     }
 
     fn is_over_share(&self) -> bool {
@@ -62,7 +61,8 @@ impl Signals {
 
     /// Somebody has to lend: for another, or because more is booked than there is, as after a fork.
     fn is_short(&self) -> bool {
-        self.hungry || self.booked + self.others > self.budget
+        let few = self.hungry && self.free() < self.budget / TREE_STEP_PART;
+        few || self.booked + self.others > self.budget
     }
 }
 
@@ -95,15 +95,15 @@ mod tests {
     #[test]
     fn what_is_not_used_is_lent_at_once_and_what_is_not_worked_with_step_by_step() {
         let idle = Signals { booked: 300 * MIB, used: 100 * MIB, presses: false, hungry: true, ..alone() };
+        let idle = Signals { others: 20 * MIB, ..idle };
         assert_eq!(idle.wanted(), 90 * MIB);
-        assert_eq!(Signals { booked: 90 * MIB, used: 90 * MIB, ..idle }.wanted(), 80 * MIB);
-        assert_eq!(
-            Signals { booked: 12 * MIB, used: 12 * MIB, ..idle }.wanted(),
-            8 * MIB,
-            "the smallest budget"
-        );
-        assert_eq!(Signals { booked: 4 * MIB, ..idle }.wanted(), 4 * MIB, "what is less already stays");
         assert_eq!(Signals { hungry: false, ..idle }.wanted(), 300 * MIB, "nobody asks for it");
+        let less = Signals { booked: 90 * MIB, used: 90 * MIB, others: 225 * MIB, ..idle };
+        assert_eq!(less.wanted(), 80 * MIB);
+        assert_eq!(Signals { others: 200 * MIB, ..less }.wanted(), 90 * MIB, "there is something to take");
+        let small = Signals { booked: 12 * MIB, used: 12 * MIB, others: 308 * MIB, ..idle };
+        assert_eq!(small.wanted(), 8 * MIB, "the smallest budget");
+        assert_eq!(Signals { booked: 4 * MIB, others: 316 * MIB, ..small }.wanted(), 4 * MIB, "less stays");
     }
 
     #[test]

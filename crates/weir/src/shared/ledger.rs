@@ -72,6 +72,11 @@ impl Ledger {
         self.budget.load(Ordering::Relaxed)
     }
 
+    /// The largest that it may become.
+    pub fn most_bytes(&self) -> u64 {
+        self.most
+    }
+
     /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. What it
     /// may be.
     pub fn set_budget(&self, bytes: u64) -> u64 {
