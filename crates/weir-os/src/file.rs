@@ -227,6 +227,46 @@ pub fn read_start<'a>(path: &CStr, room: &'a mut [u8]) -> Result<&'a [u8], Errno
     Ok(&room[..n])
 }
 
+/// A short path in a buffer of its own, NUL-terminated.
+pub(crate) struct ShortPath {
+    bytes: [u8; ShortPath::BYTES],
+    used: usize,
+}
+
+impl ShortPath {
+    const BYTES: usize = 64;
+
+    /// The path, as the kernel takes it.
+    pub(crate) fn text(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    /// Opens the file that it names.
+    pub(crate) fn open(&self, flags: i32) -> Result<i32, Errno> {
+        let (at, flags) = (self.bytes.as_ptr() as usize, (flags | libc::O_CLOEXEC) as usize);
+        // SAFETY: a NUL-terminated path.
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, at, flags, 0, 0, 0]) }
+            .map(|fd| fd as i32)
+    }
+}
+
+impl Default for ShortPath {
+    fn default() -> ShortPath {
+        ShortPath { bytes: [0; ShortPath::BYTES], used: 0 }
+    }
+}
+
+impl fmt::Write for ShortPath {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.used + text.len();
+        // The last byte is the kernel's NUL.
+        let room = self.bytes.get_mut(self.used..end).filter(|_| end < ShortPath::BYTES).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.used = end;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

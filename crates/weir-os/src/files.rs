@@ -5,6 +5,7 @@
 //! address that means something else by now loses nothing. (`MADV_DONTNEED` would drop the program's own
 //! copies of a private mapping, and anonymous memory that came to lie there.)
 
+use crate::file::ShortPath;
 use crate::mem::PAGE_BYTES;
 use crate::sys::{self, Errno, syscall};
 use core::fmt::Write as _;
@@ -57,7 +58,7 @@ pub fn own_descriptors() -> Result<(), Errno> {
 
 /// A descriptor of the calling thread's table for the file that thread `tid` of this process has at `fd`.
 pub fn open_again(tid: u32, fd: i32, id: FileId) -> Option<i32> {
-    let mut path = Path::default();
+    let mut path = ShortPath::default();
     write!(path, "/proc/self/task/{tid}/fd/{fd}").ok()?;
     let own = path.open(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY).ok()?;
     if regular(own) == Some(id) {
@@ -67,39 +68,8 @@ pub fn open_again(tid: u32, fd: i32, id: FileId) -> Option<i32> {
     None
 }
 
-/// A path in a buffer of its own, NUL-terminated.
-struct Path {
-    bytes: [u8; 64],
-    used: usize,
-}
-
-impl Default for Path {
-    fn default() -> Path {
-        Path { bytes: [0; 64], used: 0 }
-    }
-}
-
-impl core::fmt::Write for Path {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let end = self.used + text.len();
-        let room = self.bytes.get_mut(self.used..end).filter(|_| end < 64).ok_or(core::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.used = end;
-        Ok(())
-    }
-}
-
-impl Path {
-    fn open(&self, flags: i32) -> Result<i32, Errno> {
-        let (at, flags) = (self.bytes.as_ptr() as usize, (flags | libc::O_CLOEXEC) as usize);
-        // SAFETY: a NUL-terminated path.
-        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, at, flags, 0, 0, 0]) }
-            .map(|fd| fd as i32)
-    }
-}
-
 fn open_own(name: &str) -> Result<i32, Errno> {
-    let mut path = Path::default();
+    let mut path = ShortPath::default();
     write!(path, "/proc/thread-self/{name}").map_err(|_| Errno::ENAMETOOLONG)?;
     path.open(libc::O_RDONLY)
 }

@@ -4,7 +4,7 @@
 //! writes its own row alone, and what is free follows from the rows. So a process that is killed leaves
 //! nothing half done, and its row is given away once nobody has its number any more.
 
-use crate::file;
+use crate::file::{self, ShortPath};
 use crate::mem::OwnMark;
 use crate::sys::{self, Errno, syscall};
 use crate::thread;
@@ -410,12 +410,11 @@ fn life(pid: u32, look: Look) -> Life {
         _ if look == Look::Number => return Life::Unknown,
         _ => {}
     }
-    let (mut path, mut room) = (Text::default(), [0u8; 512]);
+    let (mut path, mut room) = (ShortPath::default(), [0u8; 512]);
     if write!(path, "/proc/{pid}/stat").is_err() {
         return Life::Unknown;
     }
-    let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) else { return Life::Unknown };
-    match file::read_start(path, &mut room) {
+    match file::read_start(path.text(), &mut room) {
         Err(Errno::ENOENT | Errno::ESRCH) => Life::Gone,
         Err(_) => Life::Unknown,
         Ok(text) => life_of(text),
@@ -455,23 +454,6 @@ fn namespace() -> u64 {
     match unsafe { syscall(libc::SYS_newfstatat, args) } {
         Ok(_) => about.st_ino,
         Err(_) => 0,
-    }
-}
-
-/// A short path in a buffer of its own, NUL-terminated.
-#[derive(Default)]
-struct Text {
-    bytes: [u8; 32],
-    len: usize,
-}
-
-impl fmt::Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.len + text.len();
-        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 32).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
     }
 }
 
