@@ -2,12 +2,28 @@
 
 import argparse
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 from run import WEIR
 
 MODES = ("inline", "thread")
+
+
+def in_folders(program):
+    """For `main`: each check gets a `program` of its own, which takes a way to serve faults and a folder on a
+    disk, so that a swap file may be made there."""
+
+    def begin(faults):
+        def perform(check):
+            with tempfile.TemporaryDirectory(prefix="weir-check-", dir="/var/tmp") as folder:
+                check(program(faults, pathlib.Path(folder)))
+
+        return perform
+
+    return begin
 
 
 def main(about, checks, begin):

@@ -6,12 +6,10 @@ it would have seen without Weir, and their user must hear how long they waited."
 
 import json
 import os
-import pathlib
 import pty
 import re
 import subprocess
 import sys
-import tempfile
 import time
 
 import checks
@@ -523,15 +521,5 @@ CHECKS = [
 ]
 
 
-def begin(faults):
-    """A folder of its own for each check."""
-
-    def perform(check):
-        with tempfile.TemporaryDirectory(prefix="weir-ends-", dir="/var/tmp") as folder:
-            check(Program(faults, pathlib.Path(folder)))
-
-    return perform
-
-
 if __name__ == "__main__":
-    sys.exit(checks.main(__doc__, CHECKS, begin))
+    sys.exit(checks.main(__doc__, CHECKS, checks.in_folders(Program)))

@@ -3,9 +3,7 @@
 
 Each check runs small Python programs under `weir run --files kernel`, in both ways to serve faults."""
 
-import pathlib
 import sys
-import tempfile
 
 import checks
 from refusals import MIB, Program
@@ -235,15 +233,5 @@ CHECKS = [
 ]
 
 
-def begin(faults):
-    """A folder of its own for each check, on a disk."""
-
-    def perform(check):
-        with tempfile.TemporaryDirectory(prefix="weir-mapped-", dir="/var/tmp") as folder:
-            check(Program(faults, pathlib.Path(folder)))
-
-    return perform
-
-
 if __name__ == "__main__":
-    sys.exit(checks.main(__doc__, CHECKS, begin))
+    sys.exit(checks.main(__doc__, CHECKS, checks.in_folders(Program)))

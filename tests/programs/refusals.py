@@ -5,13 +5,11 @@ Each check runs small Python programs under `weir run`, or with the library alon
 status, at the line on stderr, and at what the program itself was told."""
 
 import os
-import pathlib
 import resource
 import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 
 import checks
 from run import WEIR
@@ -472,15 +470,5 @@ CHECKS = [
 ]
 
 
-def begin(faults):
-    """A folder of its own for each check, on a disk: a swap file may be made there."""
-
-    def perform(check):
-        with tempfile.TemporaryDirectory(prefix="weir-refusals-", dir="/var/tmp") as folder:
-            check(Program(faults, pathlib.Path(folder)))
-
-    return perform
-
-
 if __name__ == "__main__":
-    sys.exit(checks.main(__doc__, CHECKS, begin))
+    sys.exit(checks.main(__doc__, CHECKS, checks.in_folders(Program)))

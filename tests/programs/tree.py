@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 import checks
@@ -269,15 +268,5 @@ CHECKS = [
 ]
 
 
-def begin(faults):
-    """A folder of its own for each check."""
-
-    def perform(check):
-        with tempfile.TemporaryDirectory(prefix="weir-tree-test-", dir="/var/tmp") as folder:
-            check(Tree(faults, pathlib.Path(folder)))
-
-    return perform
-
-
 if __name__ == "__main__":
-    sys.exit(checks.main(__doc__, CHECKS, begin))
+    sys.exit(checks.main(__doc__, CHECKS, checks.in_folders(Tree)))
