@@ -74,6 +74,7 @@ const REFUSALS: &[Need] = &[
     Need::Tool("unshare", "util-linux"),
 ];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
+const LIVE: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3"), Need::Tool("tmux", "tmux")];
 const DEBUGGERS: &[Need] = &[
     Need::Userfaultfd,
     Need::Tool("python3", "python3"),
@@ -238,6 +239,14 @@ const SUITES: &[Suite] = &[
         needs: PYTHON,
         tests_min: 48,
         minutes_max: 10,
+    },
+    Suite {
+        name: "live",
+        command: &["python3", "tests/programs/live.py"],
+        env: &[],
+        needs: LIVE,
+        tests_min: 8,
+        minutes_max: 5,
     },
     Suite {
         name: "tree",

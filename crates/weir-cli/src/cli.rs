@@ -36,6 +36,8 @@ pub enum Command {
     Doctor(JsonArgs),
     /// Show what processes under Weir count, while they run
     Stat(StatArgs),
+    /// Watch processes under Weir on the whole terminal, and change their budgets
+    Top(TopArgs),
     /// Change the budget of a process while it runs
     Set(SetArgs),
     /// Measure Weir against the kernel's own swap, or against the program alone
@@ -159,6 +161,17 @@ pub struct StatArgs {
     /// Again and again, with so many seconds in between, until the process ends
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     pub watch: Option<Duration>,
+}
+
+/// Arguments of `weir top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: + and - change the budget of the selected process, / shows some programs only, \
+    P M T N < > sort, t shows children below their parents, ? explains all, q quits."
+)]
+pub struct TopArgs {
+    /// This process and those that it has started; without it all of this user
+    pub pid: Option<u32>,
 }
 
 /// Arguments of `weir set`.

@@ -204,6 +204,19 @@ impl Live {
     }
 }
 
+/// The processes that one comes from, its parent first.
+pub fn ancestors(pid: u32) -> Vec<u32> {
+    let parent = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        number_of(&status, "PPid:", 0).filter(|parent| *parent != 0)
+    };
+    // Ids may be given anew meanwhile, and so come back to one that was there.
+    std::iter::successors(parent(&pid), parent).take(GENERATIONS).collect()
+}
+
+/// No process comes from more.
+const GENERATIONS: usize = 1000;
+
 /// No page is larger.
 const PAGE_BYTES_MAX: u64 = 1 << 20;
 
@@ -257,6 +270,13 @@ mod tests {
             (Some(1001), Some(7))
         );
         assert_eq!((number_of(status, "Gid:", 0), number_of("Uid:\n", "Uid:", 1)), (None, None));
+    }
+
+    #[test]
+    fn ancestors_end_with_the_first_process() {
+        let own = ancestors(std::process::id());
+        assert_eq!(own.first(), Some(&std::os::unix::process::parent_id()));
+        assert!(own.len() < GENERATIONS && ancestors(u32::MAX).is_empty(), "{own:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod settings;
 mod stat;
 mod suggest;
 mod swapfile;
+mod top;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => exit::finish(doctor::doctor(&args)),
         Command::Set(args) => exit::finish(set::set(&args)),
         Command::Stat(args) => exit::finish(stat::stat(&args)),
+        Command::Top(args) => exit::finish(top::top(&args)),
         Command::Bench(args) => exit::finish(bench::bench(&args)),
         Command::Config(args) => exit::finish(config_cmd::config(&args)),
         Command::Completions { shell } => exit::finish(completions::print(shell)),

@@ -10,19 +10,47 @@ use weir_cli::term;
 use crate::cli::SetArgs;
 use crate::live::Live;
 
+/// What became of a budget, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// What it was.
+    pub before: u64,
+    /// What it is now.
+    pub after: u64,
+}
+
 /// Asks the process, and says what it has now.
 pub fn set(args: &SetArgs) -> anyhow::Result<ExitCode> {
     let bytes = parse_size(&args.memory, weir_os::probe::ram_limit_bytes())
         .map_err(|e| anyhow::anyhow!("invalid value '{}' for --memory: {e}", args.memory))?;
+    let changed = change(args.pid, bytes)?;
+    term::print(&format!("{}\n", told(args.pid, changed)))?;
+    match limit(args.pid, changed, bytes) {
+        Some(limit) => bail!(limit),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Asks the process for another budget.
+pub fn change(pid: u32, bytes: u64) -> anyhow::Result<Changed> {
     if bytes < MEMORY_BYTES_MIN {
         bail!("a budget of {bytes} bytes is too small; the least is {}", Size(MEMORY_BYTES_MIN));
     }
-    let live = Live::open(args.pid)?;
+    let live = Live::open(pid)?;
     let before = live.shown()?.get("weir_budget_bytes");
     let after = live.ask_for(bytes)?;
-    term::print(&format!("process {}: {}, was {}\n", args.pid, Size(after), Size(before)))?;
-    if after < bytes {
-        bail!("process {} has room for no more than it was started with, {}", args.pid, Size(after));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Changed { before, after })
+}
+
+/// What the budget is now, and was.
+pub fn told(pid: u32, changed: Changed) -> String {
+    format!("process {pid}: {}, was {}", Size(changed.after), Size(changed.before))
+}
+
+/// Why the process has less than it was asked for.
+pub fn limit(pid: u32, changed: Changed, asked: u64) -> Option<String> {
+    let less = changed.after < asked;
+    less.then(|| {
+        format!("process {pid} has room for no more than it was started with, {}", Size(changed.after))
+    })
 }

@@ -30,11 +30,20 @@ pub enum Colour {
     Red,
 }
 
+/// Whether the terminal understands nothing but text.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Whether stdout is a terminal with colours, and the user has not set `NO_COLOR`.
+pub fn wants_colours() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && !is_dumb() && io::stdout().is_terminal()
+}
+
 /// `text` in a colour if stdout is a terminal and the user has not set `NO_COLOR`.
 pub fn paint(text: &str, colour: Colour) -> String {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if refused || dumb || !io::stdout().is_terminal() {
+    if !wants_colours() {
         return text.to_owned();
     }
     let code = match colour {

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Programs that are watched while they run: `weir top`, on a terminal whose screen is read.
+
+The terminal is a session of tmux, with a server of its own."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import checks
+from run import WEIR
+
+SECONDS = 60
+MIB = 1 << 20
+# Needs three times its budget of 32M, and walks over it for ever.
+WALKS = r"""
+SIZE = 96 << 20
+data = bytearray(SIZE)
+def walk(round):
+    for at in range(0, SIZE, 4096):
+        data[at : at + 16] = b"%08d%08d" % (at // 4096, round)
+walk(0)
+print("ready", flush=True)
+round = 0
+while True:
+    round += 1
+    walk(round)
+"""
+# The same below a program that does nothing, and a child that does so as well.
+FORKS = r"""
+import os
+child = os.fork()
+""" + WALKS
+
+
+class Watched:
+    """A program under Weir, and a terminal."""
+
+    def __init__(self, faults, folder):
+        self.faults, self.folder = faults, folder
+        self.servers = 0
+
+    def start(self, code):
+        """Starts a program, which prints `ready` when it has its data."""
+        line = [str(WEIR), "run", "-q", "-m", "32M", "--faults", self.faults, "--"]
+        child = subprocess.Popen([*line, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "ready\n"
+        return child
+
+    def server(self):
+        """How the tmux of the last terminal is called."""
+        return ["tmux", "-S", str(self.folder / f"tmux-{self.servers}")]
+
+    def tmux(self, *words):
+        """Has tmux do something, and returns what it says."""
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+        command = [*self.server(), "-f", "/dev/null", *words]
+        ran = subprocess.run(command, capture_output=True, text=True, env=env, timeout=SECONDS, check=False)
+        assert ran.returncode == 0, (words, ran.stderr)
+        return ran.stdout
+
+    def terminal(self, command, width=80, height=24):
+        """Runs a command on a new terminal, and a shell that waits behind it."""
+        # One that was told to end may still be there.
+        self.servers += 1
+        line = f"{command}; echo status $?; stty -a | tr ' ;' '\\n\\n' | grep -x -e '-*echo'; exec cat"
+        self.tmux("new-session", "-d", "-x", str(width), "-y", str(height), line)
+
+    def screen(self):
+        """The lines that are to be seen."""
+        return self.tmux("capture-pane", "-p").split("\n")[:-1]
+
+    def press(self, *keys):
+        """Presses keys, as tmux names them."""
+        self.tmux("send-keys", *keys)
+
+    def until(self, seen):
+        """Waits until the screen shows something, and returns it."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            lines = self.screen()
+            if seen("\n".join(lines)):
+                return lines
+            time.sleep(0.05)
+        raise AssertionError("\n".join(["never seen:", *lines]))
+
+    def end(self):
+        """No terminal is left."""
+        subprocess.run([*self.server(), "kill-server"], capture_output=True, check=False)
+
+
+def row_of(pid, text):
+    """The line of a process, in words."""
+    found = re.search(rf"^ *{pid} .*$", text, re.M)
+    return found[0].split() if found else []
+
+
+def budget_of(pid):
+    """As the process has it, bytes."""
+    command = [WEIR, "stat", str(pid)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
+    return int(re.search(r"^weir_budget_bytes (\d+)$", ran.stdout, re.M)[1])
+
+
+def a_process_is_shown_and_gets_another_budget(watched):
+    """In 80x24 without colours: its figures, and what the keys for more and less do."""
+    child = watched.start(WALKS)
+    try:
+        watched.terminal(f"{WEIR} top {child.pid}")
+        lines = watched.until(lambda text: row_of(child.pid, text)[8:9] not in ([], ["-"]))
+        assert len(lines) == 24 and all(len(line) <= 80 for line in lines), lines
+        words = "PID RAM BUDGET OUT POOL RATIO SWAP FLT/S LOST% P99 PROGRAM"
+        assert words.split() in [line.split() for line in lines], lines
+        row = row_of(child.pid, "\n".join(lines))
+        assert row[2] == "32M" and row[3].endswith("M") and row[10].endswith("python3"), row
+        watched.press("-")
+        watched.until(lambda text: f"process {child.pid}: 29 MiB, was 32 MiB" in text)
+        assert budget_of(child.pid) == 29 * MIB
+        watched.until(lambda text: row_of(child.pid, text)[2:3] == ["29M"])
+        watched.press("+")
+        watched.until(lambda text: f"process {child.pid}: 31 MiB, was 29 MiB" in text)
+        assert budget_of(child.pid) == 31 * MIB
+        watched.press("+")
+        watched.press("+")
+        watched.until(lambda text: "no more than it was started with, 32 MiB" in text)
+        assert budget_of(child.pid) == 32 * MIB and child.poll() is None
+        watched.press("q")
+        watched.until(lambda text: re.search(r"^status 0\necho$", text, re.M))
+    finally:
+        watched.end()
+        child.kill()
+        child.communicate()
+
+
+def children_stand_below_their_parents_and_a_filter_hides_others(watched):
+    """In forty columns; and a process that ends goes."""
+    child = watched.start(FORKS)
+    try:
+        watched.terminal(f"{WEIR} top {child.pid}", 40, 14)
+        lines = watched.until(lambda text: text.count("python3") == 2 and "└─" in text)
+        assert all(len(line) <= 40 for line in lines), lines
+        first, second = [line for line in lines if "python3" in line or "└─" in line]
+        assert first.split()[0] == str(child.pid) and "└─" in second, lines
+        below = int(second.split()[0])
+        watched.press("/", *str(below), "Enter")
+        watched.until(lambda text: not row_of(child.pid, text) and row_of(below, text))
+        watched.press("Escape")
+        watched.until(lambda text: row_of(child.pid, text))
+        os.kill(below, 9)
+        watched.until(lambda text: not row_of(below, text) and row_of(child.pid, text))
+        child.kill()
+        child.wait(SECONDS)
+        watched.until(lambda text: "No process of yours runs under Weir" in text)
+    finally:
+        watched.end()
+        child.kill()
+        child.communicate()
+
+
+def the_terminal_is_as_before_whatever_ends_it(watched):
+    """A signal, and the key that would be one."""
+
+    def terminate():
+        shell = watched.tmux("display-message", "-p", "#{pane_pid}").strip()
+        with open(f"/proc/{shell}/task/{shell}/children", encoding="ascii") as children:
+            os.kill(int(children.read()), signal.SIGTERM)
+
+    for end, status in ((terminate, 1), (lambda: watched.press("C-c"), 0)):
+        try:
+            watched.terminal(f"{WEIR} top")
+            watched.until(lambda text: text.startswith("weir: ") and "q quit" in text)
+            assert watched.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}") == "1 0\n"
+            end()
+            lines = watched.until(lambda text: re.search(r"^status \d+\n-*echo$", text, re.M))
+            assert lines[:2] == [f"status {status}", "echo"], lines
+            assert watched.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}") == "0 1\n"
+        finally:
+            watched.end()
+
+
+def where_there_is_no_terminal_that_is_said(_):
+    """Neither on a pipe nor on one that cannot draw."""
+    ran = subprocess.run([WEIR, "top"], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 2 and "weir: top needs a terminal" in ran.stderr, ran
+    main, terminal = pty.openpty()
+    dumb = {**os.environ, "TERM": "dumb"}
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": subprocess.PIPE}
+    ran = subprocess.run([WEIR, "top"], **streams, env=dumb, timeout=SECONDS, check=False)
+    os.close(main)
+    os.close(terminal)
+    assert ran.returncode == 2 and b"`weir stat --watch 1`" in ran.stderr, ran
+
+
+CHECKS = [
+    a_process_is_shown_and_gets_another_budget,
+    children_stand_below_their_parents_and_a_filter_hides_others,
+    the_terminal_is_as_before_whatever_ends_it,
+    where_there_is_no_terminal_that_is_said,
+]
+
+
+if __name__ == "__main__":
+    sys.exit(checks.main(__doc__, CHECKS, checks.in_folders(Watched)))
