@@ -125,6 +125,17 @@ def the_library_alone_refuses_a_mistyped_variable(program):
     assert not (program.folder / "idle").exists()
 
 
+def a_usual_build_leaves_no_rule_out(program):
+    """Neither by an option nor by a variable, and the measurement that would says which build can."""
+    run = [str(WEIR), "run", "--memory", "32M", "--faults", program.faults]
+    refused = program.start([*run, "--rules-off=loads", "--", "/bin/true"])
+    ends(refused, 125, "unexpected argument '--rules-off'")
+    env = {"WEIR_RULES_OFF": "loads"}
+    ends(program.start([*run, "--", "/bin/true"], env=env), 125, "unknown variable WEIR_RULES_OFF")
+    ends(program.start([str(WEIR), "bench", "ablate", "--quick"]), 1, "`make ablate` builds one that can")
+    assert not (program.folder / "ablation.jsonl").exists()
+
+
 def a_budget_larger_than_half_of_the_space_is_refused(program):
     """The space is at most 2 TiB, and at least two budgets."""
     ends(program.run("", memory="1200G"), 125, "cannot reserve address space: ENOMEM (check RLIMIT_AS")
@@ -443,6 +454,7 @@ CHECKS = [
     the_library_alone_refuses_a_bad_budget,
     the_library_alone_reads_the_configuration_file,
     the_library_alone_refuses_a_mistyped_variable,
+    a_usual_build_leaves_no_rule_out,
     a_budget_larger_than_half_of_the_space_is_refused,
     too_little_address_space_is_refused,
     too_few_descriptors_are_refused,

@@ -13,7 +13,9 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use weir::config::rules::Rule;
+use weir_cli::child::Failed;
 use weir_cli::compare::sides::weir_missing;
+use weir_cli::exit::OWN_FAILURE;
 use weir_cli::{interrupt, term};
 
 use crate::Findings;
@@ -128,6 +130,8 @@ fn measure(turns: &[Turn<'_>], place: &Place, log: &mut Log) -> anyhow::Result<(
             let (scenario, rule) = (turn.scenario.name.to_owned(), rule.name().to_owned());
             let (off, failed) = match off {
                 Ok(off) => (off, None),
+                // Weir refused to start: that says nothing of the rule.
+                Err(e) if refused(&e) => return Err(e.context(format!("{}, without {rule}", scenario))),
                 Err(e) => (Default::default(), Some(format!("{e:#}"))),
             };
             log.append(Record { scenario, rule, round: turn.round, on: on.clone(), off, failed })?;
@@ -137,9 +141,26 @@ fn measure(turns: &[Turn<'_>], place: &Place, log: &mut Log) -> anyhow::Result<(
     Ok(())
 }
 
+/// Whether Weir itself ended the run before the program began.
+fn refused(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Failed>().and_then(|failed| failed.status.code()) == Some(OWN_FAILURE.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_cli::child::run;
+
+    #[test]
+    fn only_weirs_own_refusal_ends_the_measuring() {
+        let ended = |line: &str| {
+            let mut command = std::process::Command::new("sh");
+            let error =
+                run(command.args(["-c", line]), std::time::Duration::from_secs(60), |_| {}).unwrap_err();
+            refused(&error.context("run under Weir"))
+        };
+        assert!(ended("exit 125") && !ended("exit 1") && !ended("kill -BUS $$"));
+    }
 
     #[test]
     fn what_is_named_is_chosen_and_what_there_is_not_is_refused_with_all_that_there_is() {
