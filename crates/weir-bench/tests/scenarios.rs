@@ -132,7 +132,7 @@ fn the_rules_are_listed_and_left_out_in_turn_where_the_build_can() {
     let rules = json(&bench(&home).args(["rules", "--json"]).output().unwrap());
     let names: Vec<&str> =
         rules["rows"].as_array().unwrap().iter().map(|row| row["rule"].as_str().unwrap()).collect();
-    assert!(names.len() > 20 && names.contains(&"nearness"), "{names:?}");
+    assert!(names.len() > 20 && names.contains(&"streams"), "{names:?}");
     assert_eq!(rules["can_leave_out"], cfg!(feature = "experiments"));
     let text = stdout(&bench(&home).arg("rules").output().unwrap());
     assert!(names.iter().all(|name| text.contains(name)), "{text}");
@@ -147,7 +147,7 @@ fn the_rules_are_listed_and_left_out_in_turn_where_the_build_can() {
         assert_fails(&ablate(&two), 1, &["cannot leave rules out", "make ablate"]);
         return;
     }
-    assert_fails(&ablate(&["--only=load"]), 1, &["no rule 'load'", "nearness"]);
+    assert_fails(&ablate(&["--only=load"]), 1, &["no rule 'load'", "streams"]);
     let output = ablate(&two);
     assert!(stderr(&output).contains("3 runs, about 1 minutes"), "{}", stderr(&output));
     let report = json(&output);

@@ -35,8 +35,6 @@ impl Tally {
 pub struct Demand {
     /// Faults, where threads resolve their own.
     pub faults: Line<Tally>,
-    /// Faults on pages that are out: the clock by which faults are close together.
-    pub majors: Line<Tally>,
     /// Positive while faults take single pages.
     singles: AtomicI32,
     /// A bit for each thread (by its hash) that faulted in this epoch.
@@ -51,7 +49,6 @@ impl Default for Demand {
     fn default() -> Demand {
         Demand {
             faults: Line::default(),
-            majors: Line::default(),
             singles: AtomicI32::new(0),
             seen: AtomicU64::new(0),
             faulters: AtomicU32::new(0),

@@ -38,8 +38,6 @@ pub(crate) mod sync;
 #[cfg(not(loom))]
 pub(crate) mod tier;
 #[cfg(not(loom))]
-pub(crate) mod trials;
-
 // What the shim names beside the engine.
 #[cfg(not(loom))]
 pub use fault::load::Load;

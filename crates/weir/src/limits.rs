@@ -161,14 +161,6 @@ pub const STREAM_DEPTH_MAX: u32 = 7;
 pub const UNPROVEN_SHIFT: u32 = 26;
 /// Most that are counted.
 pub const UNPROVEN_MAX: u64 = 0xfff;
-/// Where begins what is known of faults in no order.
-pub const NEARBY_SHIFT: u32 = 40;
-/// Bits of their count.
-pub const NEAR_COUNT_BITS: u32 = 4;
-/// Bits of their time.
-pub const NEAR_TIME_BITS: u32 = 18;
-/// In the word of a trial: bits of the mean number of pages.
-pub const NEAR_MEAN_BITS: u32 = 8;
 const _: () = assert!(BLOCK_PAGES <= STREAM_PLACE_MAX && DEPTH_MAX <= STREAM_DEPTH_MAX);
 
 // Units.
@@ -221,50 +213,6 @@ pub const STRIDE_PAGES_MAX: u32 = 16;
 const _: () =
     assert!(STRIDE_CONFIRM >= 1 && STRIDE_PAGES_MAX.is_power_of_two() && STRIDE_PAGES_MAX <= BLOCK_PAGES);
 const _: () = assert!(IN_ORDER > 1 && WINDOW_RESTART <= WINDOW_SHRINK && WINDOW_SHRINK <= BLOCK_PAGES);
-
-// Nearness ([`crate::policy::nearness`]).
-
-/// Faults of the program between two of a block that still belong together, at most. Not tried (decision 22).
-pub const NEAR_SOON_MAX: u64 = 64;
-/// And one for so many blocks in use, so that chance alone rarely brings two random faults so close. Not
-/// tried (decision 22).
-pub const NEAR_BLOCKS_PER_FAULT: u64 = 32;
-/// Faults close together, after the first, that bring a part of the block. Not tried (decision 22).
-pub const NEAR_PART_AT: u32 = 2;
-/// And all of it. Not tried (decision 22).
-pub const NEAR_ALL_AT: u32 = 4;
-/// Pages of a part. Not tried (decision 22).
-pub const NEAR_PART_PAGES: u32 = 16;
-/// One block in so many does without while bringing does not pay or nothing is known. Not tried (decision
-/// 31).
-pub const NEAR_WITHOUT_ONE_IN: u32 = 16;
-/// The same while it pays: each one that does without costs the faults that bringing saves. Not tried
-/// (decision 31).
-pub const NEAR_WITHOUT_ONE_IN_IF_PAYS: u32 = 64;
-/// So many times that bringing was left out make a finding. Not tried (decision 31).
-pub const NEAR_TRIALS: u32 = 16;
-/// After two to this power of the program's faults on pages that are out, other blocks do without, also
-/// without a finding: there may be none, if the program stays with blocks that are not. Not tried (decision
-/// 31).
-pub const NEAR_WITHOUT_SHIFT: u32 = 16;
-/// Pages of the 14 of a part and of the 60 of a block that must be wanted for bringing from the pool to pay.
-/// Tried: 5 and 20, 8 and 24, 12 and 48 (decisions 31 and 32).
-pub const NEAR_WORTH: [u32; 2] = [8, 24];
-/// The same from the swap file. Tried: 8 and 24, 11 and 40, 12 and 48, 13 and 56 (decision 32: 10 to 27 times
-/// on F4's graph).
-pub const NEAR_WORTH_SWAPPED: [u32; 2] = [12, 48];
-/// Odd numbers that mix which blocks do without; they steer nothing.
-pub const NEAR_MIX: [u32; 3] = [0x85eb_ca6b, 0xc2b2_ae35, 0x9e37_79b1];
-const _: () = {
-    assert!(NEAR_WITHOUT_ONE_IN.is_power_of_two() && NEAR_WITHOUT_ONE_IN_IF_PAYS.is_power_of_two());
-    assert!(BLOCK_PAGES.is_multiple_of(NEAR_PART_PAGES) && (BLOCK_PAGES / NEAR_PART_PAGES).is_power_of_two());
-    assert!(NEAR_PART_AT < NEAR_ALL_AT);
-    assert!(
-        NEAR_WORTH_SWAPPED[0] + NEAR_PART_AT <= NEAR_PART_PAGES
-            && NEAR_WORTH_SWAPPED[1] + NEAR_ALL_AT <= BLOCK_PAGES
-    );
-    assert!(NEAR_WORTH[0] <= NEAR_WORTH_SWAPPED[0] && NEAR_WORTH[1] <= NEAR_WORTH_SWAPPED[1]);
-};
 
 // Admission ([`crate::policy::admission`]). By decision 33, where it names no other.
 

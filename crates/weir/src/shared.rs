@@ -30,7 +30,6 @@ use crate::policy::recompress::ColdWalk;
 use crate::stats::{self, Stats};
 use crate::sync::Ordering;
 use crate::tier::pool::Pool;
-use crate::trials::Trials;
 use census::{Census, Counted};
 use copies::{Copies, Keep};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -94,8 +93,6 @@ pub struct Core<P: Pager> {
     pub pins: Pins,
     /// Those of small ones.
     pub holds: Holds,
-    /// Whether bringing pages by nearness pays.
-    pub trials: Trials,
     /// Which pages are worth a frame.
     pub admission: Admission,
     /// The program's time between its faults.
@@ -137,7 +134,6 @@ impl<P: Pager> Core<P> {
             staged: StagedQueue::new(g.windows + g.lift_windows).map_err(memory)?,
             pins: Pins::new().map_err(memory)?,
             holds: Holds::default(),
-            trials: Trials::default(),
             admission: Admission::new(limit).map_err(memory)?,
             meter: Meter::default(),
             cold_walk: Mutex::default(),

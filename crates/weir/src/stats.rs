@@ -184,12 +184,8 @@ counters! {
         /// is the next fault of what brought them: a stream that faults at the edge of what it brought has
         /// passed over all of it (also when it did so block by block, in blocks fetched ahead), and so has a
         /// stride at the page behind those fetched. It is a lower bound: the last window of every stream
-        /// stays unproven, as does what a system call used, and what was brought by nearness.
+        /// stays unproven, as does what a system call used.
         swap_ra_hit "swap_ra_hit" pages "Close to swap_ra: what was fetched ahead was wanted.",
-        /// Of `swap_ra`, pages brought because faults of a block came close together, in no order. Nothing
-        /// proves their use: the more of them are wanted, the fewer faults follow. To judge streams, take
-        /// them off.
-        swap_ra_nearby "weir_swap_ra_nearby" pages "Faults come close together, in no order. For developers.",
         /// Blocks unmapped by reclaim.
         blocks_unmapped "weir_blocks_unmapped" events "As of weir_pages_unmapped.",
         /// Pages unmapped by reclaim.

@@ -19,7 +19,6 @@ const HEIGHTS: &[(&str, u8)] = &[
     ("demand", PAGE),
     ("meter", PAGE),
     ("policy", PAGE),
-    ("trials", 3),
     ("limits", 1),
     ("sync", 1),
     ("error", 1),

@@ -20,7 +20,6 @@ const CHOOSES: &[&str] = &[
     "crates/weir/src/admission.rs",
     "crates/weir/src/demand.rs",
     "crates/weir/src/meter.rs",
-    "crates/weir/src/trials.rs",
 ];
 
 /// Finds each constant that steers.

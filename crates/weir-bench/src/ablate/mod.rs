@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(rules(&[]).unwrap(), Rule::ALL);
         assert_eq!(rules(&["turns", "loads"]).unwrap(), [Rule::Turns, Rule::Loads]);
         let refused = rules(&["loads", "load"]).unwrap_err().to_string();
-        assert!(refused.contains("no rule 'load'") && refused.contains("nearness-trials"), "{refused}");
+        assert!(refused.contains("no rule 'load'") && refused.contains("loads"), "{refused}");
     }
 
     #[test]

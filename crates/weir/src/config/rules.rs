@@ -56,8 +56,6 @@ rules! {
     Strides "strides" Plain "Larger strides are not followed.",
     Spans "spans" Plain "Blocks of first touches come one by one.",
     TwoBlocks "two-blocks" Plain "Blocks of the pool come one by one.",
-    Nearness "nearness" Plain "Faults close together in time bring their pages alone.",
-    NearnessTrials "nearness-trials" Loop "Faults close together always bring their block.",
     // Loads.
     Loads "loads" Plain "Every fault brings its page: no load is answered.",
     SiteScores "site-scores" Loop "Every instruction that loads is answered.",
@@ -199,12 +197,12 @@ mod tests {
 
     #[test]
     fn a_list_of_names_is_read_and_an_unknown_name_refused_with_all_that_there_are() {
-        let rules: Rules = " nearness, streams,,".parse().unwrap();
-        assert_eq!(rules, Rules::default().with(Rule::Streams).with(Rule::Nearness));
-        assert!(rules.has(Rule::Nearness) && !rules.has(Rule::Strides));
+        let rules: Rules = " loads, streams,,".parse().unwrap();
+        assert_eq!(rules, Rules::default().with(Rule::Streams).with(Rule::Loads));
+        assert!(rules.has(Rule::Loads) && !rules.has(Rule::Strides));
         assert_eq!("".parse(), Ok(Rules::default()));
-        let refused = "streams,nearnes".parse::<Rules>().unwrap_err();
-        assert!(refused.contains("'nearnes'") && refused.contains("nearness-trials, loads"), "{refused}");
+        let refused = "streams,load".parse::<Rules>().unwrap_err();
+        assert!(refused.contains("'load'") && refused.contains("two-blocks, loads"), "{refused}");
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn look<P: Pager>(core: &Core<P>, page: PageId, source: State, request: &mut Req
         return (Want { source, ..want }, verdict);
     }
     if matches!(source, State::Pooled | State::Swapped) {
-        core.room.demand.majors.note(core.stats.faults_major().next());
+        core.stats.faults_major().add(1);
     }
     let want = Want { page, source, now: core.room.demand.faults.now(core.stats.faults().own()) };
     let verdict =

@@ -6,7 +6,6 @@ use crate::page::id::{BLOCK_PAGES, run_mask};
 use crate::page::state::State;
 use crate::page::table::{BlockGuard, PageTable};
 use crate::page::{BlockId, PageId};
-use crate::policy::nearness::Tried;
 use crate::policy::readahead::{self, Proof, Signals, UNPROVEN, unproven_of, with_unproven};
 pub use crate::policy::readahead::{Ahead, Plan, Whose};
 use crate::shared::{Core, count};
@@ -27,11 +26,7 @@ pub fn done<P: Pager>(plan: &Plan, core: &Core<P>, block: BlockId, index: u32, i
     }
     core.stats.readahead().count(more.count_ones());
     count(&core.stats.swap_ra, read.count_ones());
-    count(&core.stats.swap_ra_nearby, (read & !plan.expected).count_ones());
     count(&core.stats.swap_ra_hit, proven);
-    if let Some(Tried { reach, source, first }) = plan.tried {
-        core.trials.note(reach, source, first, installed.count_ones());
-    }
 }
 
 fn take_unproven(table: &PageTable, block: BlockId) -> u32 {
@@ -49,7 +44,7 @@ pub fn pass_on<P: Pager>(core: &Core<P>, block: BlockId, state: u64, came: u32, 
     let passed = before
         .filter(|b| *b < core.table.pages() / BLOCK_PAGES)
         .map_or(0, |b| take_unproven(&core.table, BlockId(b)));
-    row.set_readahead(with_unproven(readahead::passing(state, now_of(core)), own + passed + read));
+    row.set_readahead(with_unproven(state, own + passed + read));
 }
 
 /// More pages of a block's stream came back: those that were in the swap file.
@@ -75,7 +70,6 @@ pub fn plan<P: Pager>(
     let neighbour = |at: u32, b: Option<u32>, edge: u32| {
         b.filter(|_| index == at).and_then(|b| remembered_beside(&core.table, BlockId(b), edge))
     };
-    let now = now_of(core);
     let seen = Signals {
         block,
         index,
@@ -86,26 +80,19 @@ pub fn plan<P: Pager>(
         after: neighbour(BLOCK_PAGES - 1, block.0.checked_add(1), 0),
         again,
         loads,
-        now,
-        blocks: core.census.blocks_in_use(),
         plentiful,
         ample: plentiful && available > 2 * core.room.low_mark(),
         room: if plentiful { available } else { core.room.frames.free() },
         pages: core.table.pages(),
     };
     let there = |index: u32| core.table.word(block.page(index)).load().state() == State::Resident;
-    readahead::plan(&seen, there, |reach| core.trials.ask(reach, source, block, now))
+    readahead::plan(&seen, there)
 }
 
 /// The state of a neighbouring block whose page next to the fault is still in RAM.
 fn remembered_beside(table: &PageTable, block: BlockId, index: u32) -> Option<u64> {
     let page = block.page(index);
     (page.0 < table.pages() && is_in_ram(table, page)).then(|| table.block(block).readahead())
-}
-
-/// The program's time, in faults on pages that are out.
-fn now_of<P: Pager>(core: &Core<P>) -> u64 {
-    core.room.demand.majors.now(core.stats.faults_major().own())
 }
 
 fn is_in_ram(table: &PageTable, page: PageId) -> bool {

@@ -4,7 +4,6 @@
 
 pub mod admission;
 pub mod files;
-pub mod nearness;
 pub mod placement;
 pub mod pool_size;
 pub mod readahead;

@@ -7,8 +7,7 @@
 //! one page. Streams that fill whole blocks also run ahead by up to [`DEPTH_MAX`] blocks, after the faulting
 //! thread is awake again.
 //!
-//! Faults close together in time but in no order bring more of their block, where that saves faults
-//! ([`super::nearness`]). Larger strides (a column of a matrix) are followed per thread ([`stride`]).
+//! Larger strides (a column of a matrix) are followed per thread ([`stride`]).
 //!
 //! The program's advice goes before all this ([`Access`]): in no order, a fault brings its page alone and is
 //! not followed; in order, it brings the rest of the block and runs ahead at once.
@@ -21,12 +20,11 @@
 //! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a fault costs
 //! more than 64 zeroed frames.
 
-use super::nearness::{self, Brings, Nearby, Reach, Tried};
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    DEPTH_MAX, FREE_RESERVE, IN_ORDER, NEARBY_SHIFT, PASSED_MAX, STREAM_DEPTH_MAX, STREAM_DEPTH_SHIFT,
-    STREAM_HI_SHIFT, STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS, STRIDE_CONFIRM,
-    STRIDE_PAGES_MAX, STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT, WINDOW_RESTART, WINDOW_SHRINK,
+    DEPTH_MAX, FREE_RESERVE, IN_ORDER, PASSED_MAX, STREAM_DEPTH_MAX, STREAM_DEPTH_SHIFT, STREAM_HI_SHIFT,
+    STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS, STRIDE_CONFIRM, STRIDE_PAGES_MAX,
+    STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT, WINDOW_RESTART, WINDOW_SHRINK,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, PageId, run_mask};
 use crate::page::region::Access;
@@ -162,7 +160,6 @@ impl Stream {
 
 /// Their bits.
 pub const UNPROVEN: u64 = UNPROVEN_MAX << UNPROVEN_SHIFT;
-const _: () = assert!(NEARBY_SHIFT + nearness::BITS <= u64::BITS);
 const FRESH: Stream = Stream { backwards: false, size: 1, lo: 0, hi: 0, depth: 0 };
 
 /// What one fault brings.
@@ -180,8 +177,6 @@ pub struct Plan {
     pub expected: u64,
     /// What the fault proves.
     pub proof: Proof,
-    /// The block does without for a trial of nearness.
-    pub tried: Option<Tried>,
 }
 
 /// What a fault proves: whose unproven pages were used.
@@ -203,7 +198,7 @@ impl Plan {
 
     fn alone(index: u32) -> Plan {
         let mask = run_mask(index, 1);
-        Plan { mask, ahead: None, alone: true, state: None, expected: 0, proof: Proof::Nothing, tried: None }
+        Plan { mask, ahead: None, alone: true, state: None, expected: 0, proof: Proof::Nothing }
     }
 }
 
@@ -239,10 +234,6 @@ pub struct Signals {
     pub again: bool,
     /// Loads are answered here.
     pub loads: bool,
-    /// The program's time, in faults on pages that are out.
-    pub now: u64,
-    /// Blocks with contents.
-    pub blocks: u64,
     /// Nothing was ever evicted.
     pub plentiful: bool,
     /// There are frames enough for whole blocks of first touches.
@@ -253,9 +244,8 @@ pub struct Signals {
     pub pages: u32,
 }
 
-/// Decides what a fault brings. `there`: whether a page of the block is resident. `ask`: whether nearness is
-/// held.
-pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> Brings) -> Plan {
+/// Decides what a fault brings. `there`: whether a page of the block is resident.
+pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool) -> Plan {
     let (index, source) = (seen.index, seen.source);
     if seen.again || source == State::Swapped && !is_on(Rule::SwapReadahead) {
         // Whoever wants another word of a page is where he was: nothing follows from that.
@@ -271,13 +261,6 @@ pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> 
     let least = if seen.loads { IN_ORDER } else { 1 };
     let (mut expected, mut stream) =
         if stream.size < least { stream.alone(index) } else { stream.cover(index) };
-    let (mut close, mut near, mut tried) = (Nearby::decode(seen.remembered >> NEARBY_SHIFT), 0, None);
-    if stream.size >= IN_ORDER {
-        close = close.at(seen.now);
-    } else if is_on(Rule::Nearness) && matches!(source, State::Pooled | State::Swapped) {
-        close = close.another(index, seen.now, seen.blocks);
-        (near, tried) = close.pages(ask, source, index);
-    }
     let plentiful = is_on(Rule::WholeBlocks) && source == State::Absent && seen.plentiful;
     if plentiful && seen.ample {
         expected = u64::MAX;
@@ -286,8 +269,7 @@ pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool, ask: impl Fn(Reach) -> 
     let ahead = (is_on(Rule::RunAhead) && stream.depth > 0 && seen.room > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(seen.block, stream, seen.pages, source == State::Absent))
         .flatten();
-    let state = stream.encode() | close.encode() << NEARBY_SHIFT;
-    Plan { mask: expected | near, ahead, alone: false, state: Some(state), expected, proof, tried }
+    Plan { mask: expected, ahead, alone: false, state: Some(stream.encode()), expected, proof }
 }
 
 /// The stream that a fault continues or begins, and what that proves.
@@ -306,11 +288,6 @@ fn followed(seen: &Signals, there: impl Fn(u32) -> bool) -> (Stream, Proof) {
         From::Nowhere => Proof::Nothing,
     };
     (stream, proof)
-}
-
-/// The state of a stream in a block that it passes now.
-pub fn passing(state: u64, now: u64) -> u64 {
-    state | Nearby::default().at(now).encode() << NEARBY_SHIFT
 }
 
 /// Whether the stream of this state goes backwards.
@@ -484,9 +461,9 @@ mod tests {
             assert_eq!(Stream::decode(s.encode()), Some(s));
         }
         assert_eq!(Stream::decode(0), None);
-        // Beside it lie what is unproven and what is known of faults in no order.
+        // Beside it lies what is unproven.
         let whole = Stream { backwards: true, size: 64, lo: 64, hi: 64, depth: DEPTH_MAX }.encode();
-        assert_eq!((whole & UNPROVEN, UNPROVEN >> NEARBY_SHIFT), (0, 0));
+        assert_eq!(whole & UNPROVEN, 0);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What each rule of the policy does, and what is done without it ([`crate::config::rules`]).
 
 use super::admission::{self, Known, Pressure, Verdict, Want, look};
-use super::nearness::{self, Brings, Reach};
 use super::placement::{self, Kept, Placement};
 use super::pool_size::{self, PoolSize, Size};
 use super::readahead::{Plan, Signals, plan, stride};
@@ -13,7 +12,7 @@ use crate::page::id::{BlockId, PageId};
 use crate::page::region::Access;
 use crate::page::state::State;
 
-/// A fault on a same-filled page, for which nearness does nothing, in a block of which nothing is known.
+/// A fault on a same-filled page, in a block of which nothing is known.
 const FAULT: Signals = Signals {
     block: BlockId(10),
     index: 0,
@@ -24,8 +23,6 @@ const FAULT: Signals = Signals {
     after: None,
     again: false,
     loads: false,
-    now: 1,
-    blocks: 1 << 20,
     plentiful: false,
     ample: false,
     room: 1 << 20,
@@ -33,7 +30,7 @@ const FAULT: Signals = Signals {
 };
 
 fn planned(fault: Signals) -> Plan {
-    plan(&fault, |_| true, |_| Brings::Yes)
+    plan(&fault, |_| true)
 }
 
 /// Pages that a fault brings with a rule and without it.
@@ -70,18 +67,6 @@ fn without_its_exceptions_a_stream_ends_at_what_is_there_and_begins_anew() {
     let passed = after(&[0], Access::Sequential);
     assert_eq!(pages(Rule::Restart, Signals { remembered: passed, ..FAULT }), (16, 1));
     assert_eq!((stride((300, 5), 300).2, without(Rule::Strides, || stride((300, 5), 300).2)), (16, 0));
-}
-
-#[test]
-fn without_nearness_faults_in_no_order_bring_their_pages_and_without_its_trials_always_more() {
-    let pooled = Signals { source: State::Pooled, ..FAULT };
-    let remembered = planned(Signals { index: 40, ..pooled }).state.unwrap();
-    let near = Signals { remembered, index: 5, now: 2, ..pooled };
-    assert_eq!(pages(Rule::Nearness, near), (16, 1));
-    let poor = nearness::Finding::default().next(0);
-    let held = || nearness::brings(poor, (Reach::Block, State::Swapped), BlockId(1), 0);
-    assert!(held() != Brings::Yes);
-    assert_eq!(without(Rule::NearnessTrials, held), Brings::Yes);
 }
 
 #[test]
