@@ -64,9 +64,11 @@ fn replay(trace: &Trace, frames: u32) -> anyhow::Result<Value> {
     let [best, .., sieve, s3_fifo, weir, _, _] = missed;
     let of_optimum = weir as f64 / best.max(1) as f64;
     let accesses = trace.accesses.len() as f64;
+    let per_call = [&inline, &thread].map(|weirs| weirs.left as f64 / weirs.calls.max(1) as f64);
     Ok(json!({
         "trace": trace.name, "what": trace.what, "accesses": trace.accesses.len(), "pages": trace.pages, "mixed": trace.mixed,
         "misses": missed, "miss_ratios": missed.map(|m| m as f64 / accesses), "taken_back": inline.taken_back as f64 / accesses, "answered": loads.answered as f64 / accesses,
+        "pages_per_call": per_call,
         "of_optimum": of_optimum,
         "reached": weir <= sieve && weir <= s3_fifo && (!trace.mixed || of_optimum <= WANTED_OF_OPTIMUM),
     }))
@@ -80,16 +82,17 @@ fn human(report: &Value) -> String {
         text +=
             &format!("{}: {}\n", row["trace"].as_str().unwrap_or("?"), row["what"].as_str().unwrap_or("?"));
     }
-    text += "weir sees no access to a page that is there, the others all; its pages leave by blocks of 64;\ntaken back: accesses of weir's to pages on their way out, which are no misses but cost a fault;\nweir, loads: all accesses are loads that can be answered, without readahead; answered: its misses that left the page where it was,\nat a fraction of what a miss costs that brings it\n\n";
+    text += "weir sees no access to a page that is there, the others all; its pages leave by blocks of 64;\ntaken back: accesses of weir's to pages on their way out, which are no misses but cost a fault;\nweir, loads: all accesses are loads that can be answered, without readahead; answered: its misses that left the page where it was,\nat a fraction of what a miss costs that brings it; pages a call: of weir's that leave by one call\n\n";
     let mut headers = vec![""];
     headers.extend(COLUMNS);
-    headers.extend(["taken back", "answered", "of optimum", "within"]);
+    headers.extend(["taken back", "answered", "pages a call", "of optimum", "within"]);
     let cells = |row: &Value| {
         let ratios = row["miss_ratios"].as_array().into_iter().flatten();
         let mut cells = vec![row["trace"].as_str().unwrap_or("?").to_owned()];
         cells.extend(ratios.map(|ratio| table::short(ratio.as_f64().unwrap_or(f64::NAN) * 100.0)));
         let percent = |field: &str| table::short(row[field].as_f64().unwrap_or(f64::NAN) * 100.0);
         cells.extend([percent("taken_back"), percent("answered")]);
+        cells.push(table::short(row["pages_per_call"][0].as_f64().unwrap_or(f64::NAN)));
         cells.push(format!("{}x", table::short(row["of_optimum"].as_f64().unwrap_or(f64::NAN))));
         cells.push(if row["reached"] == true { "yes" } else { "no" }.to_owned());
         cells

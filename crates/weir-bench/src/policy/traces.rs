@@ -74,8 +74,15 @@ pub fn made(frames: u32, rounds: u32) -> Vec<Trace> {
             true,
             all_at_once(frames, n),
         ),
+        trace("random", "any page of twice the RAM", 2 * frames, false, random(2 * frames, n)),
     ];
     traces.into_iter().chain(passes(frames, n)).collect()
+}
+
+/// Pages by chance.
+fn random(pages: u32, n: usize) -> Vec<u32> {
+    let mut random = Random::new(7);
+    (0..n).map(|_| random.below(u64::from(pages)) as u32).collect()
 }
 
 /// Those that go over the same pages again and again.

@@ -46,6 +46,10 @@ pub struct Weirs {
     pub taken_back: u64,
     /// Misses that were answered, the page left where it was: they cost little.
     pub answered: u64,
+    /// Victims that left, by a call each.
+    pub calls: u64,
+    /// Pages that left by these calls.
+    pub left: u64,
 }
 
 impl Weirs {
@@ -68,6 +72,8 @@ impl Weirs {
             faults: 0,
             taken_back: 0,
             answered: 0,
+            calls: 0,
+            left: 0,
         })
     }
 
@@ -136,10 +142,12 @@ impl Weirs {
             }
             self.table.block(block).add_resident(-n);
             self.staged_pages += n as u32;
+            self.left += n as u64;
             if n > 0 {
                 self.staged.push_back(block);
             }
         }
+        self.calls += 1;
         if self.lift > 1 {
             self.resident.went_early(&self.table, (from..end).filter(|b| *b != victim.0).map(BlockId));
         }
