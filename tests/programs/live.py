@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Programs that are watched while they run: `weir top`, on a terminal whose screen is read.
+"""Programs that are watched while they run: `weir top`, on a terminal whose screen is read, and `weir serve`.
 
 The terminal is a session of tmux, with a server of its own."""
 
+import contextlib
+import http.client
+import json
 import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -195,11 +199,108 @@ def where_there_is_no_terminal_that_is_said(_):
     assert ran.returncode == 2 and b"`weir stat --watch 1`" in ran.stderr, ran
 
 
+@contextlib.contextmanager
+def served():
+    """A server, which is ended; gives its port."""
+    command = [str(WEIR), "serve", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            told = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ for .*\n", server.stdout.readline())
+            yield int(told[1])
+            assert server.poll() is None
+        finally:
+            server.kill()
+
+
+def ask(port, path, method="GET", **headers):
+    """Status, content type and text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+
+
+def prometheus_reads_what_is_served(watched):
+    """Its own tool finds nothing to complain about, and the counters of a program rise."""
+    child = watched.start(WALKS)
+    try:
+        with served() as port:
+            status, kind, text = ask(port, "/metrics")
+            assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8"), (status, kind)
+            tool = ["promtool", "check", "metrics"]
+            checked = subprocess.run(tool, input=text, capture_output=True, text=True, check=False)
+            assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", ""), checked
+
+            def value(name, text):
+                found = re.search(rf'^{name}{{pid="{child.pid}",name="[^"]*"}} (\S+)$', text, re.M)
+                return float(found[1])
+
+            assert value("weir_budget_bytes", text) == 32 * MIB
+            before, deadline = value("weir_waited_seconds_total", text), time.monotonic() + SECONDS
+            while value("weir_waited_seconds_total", ask(port, "/metrics")[2]) <= before:
+                assert time.monotonic() < deadline, before
+            wants = {"Accept": "application/openmetrics-text; version=1.0.0"}
+            status, kind, text = ask(port, "/metrics", **wants)
+            assert kind.startswith("application/openmetrics-text") and text.endswith("\n# EOF\n"), kind
+            assert "# TYPE weir_pgfault counter\n" in text and value("weir_pgfault_total", text) > 0
+            listed = {one["pid"]: one for one in json.loads(ask(port, "/stat.json")[2])}
+            assert listed[child.pid]["weir_budget_bytes"] == 32 * MIB, listed
+            status, kind, text = ask(port, "/")
+            assert (status, kind) == (200, "text/html; charset=utf-8") and '"/stat.json"' in text
+            assert not re.search(r"https?://|src=|href=|@import", text), "the page needs nothing from outside"
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def a_port_that_is_taken_is_said(_):
+    """With what to do."""
+    with served() as port:
+        command = [WEIR, "serve", "--listen", f"127.0.0.1:{port}"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert ran.returncode == 1 and "already; name another port, or 0" in ran.stderr, ran
+    command = [WEIR, "serve", "--listen", "192.0.2.1:0"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ran.returncode == 1 and "cannot listen on 192.0.2.1:0" in ran.stderr, ran
+
+
+def what_is_not_for_others_is_refused(_):
+    """Names that a web site could have, other methods, other paths."""
+    with served() as port:
+        assert ask(port, "/stat.json", Host=f"localhost:{port}")[0] == 200
+        for path in ("/", "/metrics", "/stat.json"):
+            assert ask(port, path, Host=f"evil.example:{port}")[0] == 421, path
+        assert [ask(port, "/metrics", method)[0] for method in ("POST", "PUT", "DELETE")] == [405] * 3
+        assert [ask(port, path)[0] for path in ("/metrics/", "/../etc/passwd", "/stat")] == [404] * 3
+        assert ask(port, "/metrics", "HEAD")[::2] == (200, "")
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as client:
+            client.sendall(b"\x16\x03\x01 no request\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400 "), "no request"
+
+
+def clients_that_say_nothing_keep_nobody_for_long(_):
+    """They are let go, and there are not too many of them."""
+    with served() as port, contextlib.ExitStack() as open_ones:
+        silent = []
+        for _ in range(40):
+            client = socket.create_connection(("127.0.0.1", port), SECONDS)
+            silent.append(open_ones.enter_context(client))
+        # Those beyond the bound are answered at once, the others when their time is over.
+        answers = [client.recv(100).split(b" ")[1] for client in reversed(silent)]
+        assert answers == [b"503"] * 8 + [b"408"] * 32, answers
+        assert ask(port, "/")[0] == 200
+
+
 CHECKS = [
     a_process_is_shown_and_gets_another_budget,
     children_stand_below_their_parents_and_a_filter_hides_others,
     the_terminal_is_as_before_whatever_ends_it,
     where_there_is_no_terminal_that_is_said,
+    prometheus_reads_what_is_served,
+    a_port_that_is_taken_is_said,
+    what_is_not_for_others_is_refused,
+    clients_that_say_nothing_keep_nobody_for_long,
 ]
 
 

@@ -74,7 +74,12 @@ const REFUSALS: &[Need] = &[
     Need::Tool("unshare", "util-linux"),
 ];
 const PYTHON: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3")];
-const LIVE: &[Need] = &[Need::Userfaultfd, Need::Tool("python3", "python3"), Need::Tool("tmux", "tmux")];
+const LIVE: &[Need] = &[
+    Need::Userfaultfd,
+    Need::Tool("python3", "python3"),
+    Need::Tool("tmux", "tmux"),
+    Need::Tool("promtool", "prometheus"),
+];
 const DEBUGGERS: &[Need] = &[
     Need::Userfaultfd,
     Need::Tool("python3", "python3"),
@@ -256,7 +261,7 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/live.py"],
         env: &[],
         needs: LIVE,
-        tests_min: 8,
+        tests_min: 14,
         minutes_max: 5,
     },
     Suite {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
@@ -38,6 +39,8 @@ pub enum Command {
     Stat(StatArgs),
     /// Watch processes under Weir on the whole terminal, and change their budgets
     Top(TopArgs),
+    /// Serve the counters of processes under Weir to Prometheus, and as a page to a browser
+    Serve(ServeArgs),
     /// Change the budget of a process while it runs
     Set(SetArgs),
     /// Measure Weir against the kernel's own swap, or against the program alone
@@ -172,6 +175,18 @@ pub struct StatArgs {
 pub struct TopArgs {
     /// This process and those that it has started; without it all of this user
     pub pid: Option<u32>,
+}
+
+/// Arguments of `weir serve`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "/metrics is for Prometheus, / for a browser, /stat.json has the counters as they are. It \
+    shows what this user may see, and changes nothing."
+)]
+pub struct ServeArgs {
+    /// Where; port 0 takes a free one. Only this machine can reach the default
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9090")]
+    pub listen: SocketAddr,
 }
 
 /// Arguments of `weir set`.

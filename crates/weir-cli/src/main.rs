@@ -9,6 +9,7 @@ mod doctor;
 mod elf;
 mod live;
 mod run;
+mod serve;
 mod set;
 mod settings;
 mod stat;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => exit::finish(demo::demo(&args)),
         Command::Doctor(args) => exit::finish(doctor::doctor(&args)),
+        Command::Serve(args) => exit::finish(serve::serve(&args)),
         Command::Set(args) => exit::finish(set::set(&args)),
         Command::Stat(args) => exit::finish(stat::stat(&args)),
         Command::Top(args) => exit::finish(top::top(&args)),

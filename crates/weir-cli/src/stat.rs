@@ -91,7 +91,8 @@ fn times(shown: &Shown) -> [(&'static str, u64); 2] {
     [("ran_ns", ns(shown.ran)), ("age_ns", ns(shown.age))]
 }
 
-fn object(shown: &Shown) -> Value {
+/// All that a process shows, as one object.
+pub fn object(shown: &Shown) -> Value {
     let mut object = Map::new();
     object.insert("pid".to_owned(), json!(shown.pid));
     object.insert("program".to_owned(), json!(shown.program));

@@ -1,6 +1,8 @@
 //! All counters, for whoever is told of them: files at the end and now and then, and the page that others
 //! read while the program runs. `docs/statistics.md` is made from the tables that stand beside them.
 
+pub mod about;
+
 use super::Engine;
 use crate::door::Pager;
 use core::fmt::{Result, Write};

@@ -1,11 +1,11 @@
 //! `docs/statistics.md`, made from the tables that stand beside the counters. `BLESS=1 cargo test -p weir
 //! statistics` writes it.
 
+use super::about::about;
 use crate::engine::Engine;
 use crate::sim::World;
 use crate::sim::disk::FakeDisk;
-use crate::stats::{About, Stats};
-use crate::tier::swap::counters::Counters;
+use crate::stats::About;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -33,67 +33,11 @@ value means, and what to do.
 
 ";
 
-/// What no table has: what is worked out when somebody asks.
-const WORKED_OUT: &[About] = &[
-    About {
-        key: "weir_fault_p50_ns",
-        unit: "ns",
-        meaning: &["Half of the faults took no longer, within an eighth."],
-        high: "Above some microseconds: most faults wait for the disk or for processors.",
-    },
-    About {
-        key: "weir_fault_p99_ns",
-        unit: "ns",
-        meaning: &["99 of 100 faults took no longer, within an eighth."],
-        high: "The usual wait for the disk, or for room.",
-    },
-    About {
-        key: "weir_fault_p999_ns",
-        unit: "ns",
-        meaning: &["999 of 1000 faults took no longer, within an eighth."],
-        high: "Above a millisecond: faults wait for room, or for a processor.",
-    },
-    About {
-        key: "weir_swap_write_bytes_avg",
-        unit: "bytes",
-        meaning: &["Bytes of a write to the swap file, on average."],
-        high: "Large writes are quick ones: good.",
-    },
-    About {
-        key: "weir_swap_read_bytes_avg",
-        unit: "bytes",
-        meaning: &["Bytes of a read from the swap file, on average."],
-        high: "Data comes back in the order in which it went: good.",
-    },
-    About {
-        key: "weir_shared_bytes",
-        unit: "bytes",
-        meaning: &[
-            "Shared memory of the process in RAM when the file was written, which is not in the budget.",
-        ],
-        high: "The program needs that much RAM besides.",
-    },
-    About {
-        key: "weir_space_start",
-        unit: "address",
-        meaning: &["Where managed memory begins."],
-        high: "It says nothing: the place is random.",
-    },
-    About {
-        key: "weir_space_bytes",
-        unit: "bytes",
-        meaning: &["Room for managed memory, which is no memory yet."],
-        high: "It says nothing: how much the program could ask for.",
-    },
-];
-
 fn document() -> String {
-    let swap = Counters::ABOUT.iter().filter(|about| about.key.starts_with("weir_"));
-    let all = Stats::ABOUT.iter().chain(swap).chain(WORKED_OUT);
-    let by_key: BTreeMap<&str, &About> = all.map(|about| (about.key, about)).collect();
+    let by_key: BTreeMap<&str, &About> = about().map(|about| (about.key, about)).collect();
     let mut text = HEAD.to_owned();
-    for About { key, unit, meaning, high } in by_key.into_values() {
-        let meaning = meaning.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    for about in by_key.into_values() {
+        let (About { key, unit, high, .. }, meaning) = (about, about.text());
         wrap(&format!("- `{key}` ({unit}): {meaning} *High:* {}", in_backticks(high)), &mut text);
     }
     text
