@@ -4,6 +4,7 @@
 The terminal is a session of tmux, with a server of its own."""
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 import checks
@@ -186,6 +188,26 @@ def the_terminal_is_as_before_whatever_ends_it(watched):
             watched.end()
 
 
+def it_ends_with_its_terminal(_):
+    """Which goes: whether that comes with a signal or without."""
+    for session in (True, False):
+        main, terminal = pty.openpty()
+        streams = {"stdin": terminal, "stdout": terminal, "stderr": subprocess.DEVNULL}
+        lead = (lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if session else None
+        env = {**os.environ, "TERM": "xterm"}
+        child = subprocess.Popen([WEIR, "top"], **streams, start_new_session=session, preexec_fn=lead, env=env)
+        os.close(terminal)
+        try:
+            drawn = b""
+            while b"weir: " not in drawn:
+                drawn += os.read(main, 4096)
+            os.close(main)
+            assert child.wait(SECONDS) == 1
+        finally:
+            child.kill()
+            child.wait(SECONDS)
+
+
 def where_there_is_no_terminal_that_is_said(_):
     """Neither on a pipe nor on one that cannot draw."""
     ran = subprocess.run([WEIR, "top"], capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -296,6 +318,7 @@ CHECKS = [
     a_process_is_shown_and_gets_another_budget,
     children_stand_below_their_parents_and_a_filter_hides_others,
     the_terminal_is_as_before_whatever_ends_it,
+    it_ends_with_its_terminal,
     where_there_is_no_terminal_that_is_said,
     prometheus_reads_what_is_served,
     a_port_that_is_taken_is_said,

@@ -56,6 +56,32 @@ fn wait_for_room(fd: i32, timeout_ns: u64) -> Result<(), Errno> {
     }
 }
 
+/// What there is to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readable {
+    /// Nothing yet.
+    Nothing,
+    /// Bytes.
+    Bytes,
+    /// Nothing, and nothing more to come: the terminal is gone, or the other end of a pipe.
+    Ended,
+}
+
+/// Waits until a descriptor has something to read, at most so long. A signal ends the wait.
+pub fn wait_for_bytes(fd: i32, timeout_ns: u64) -> Result<Readable, Errno> {
+    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let (seconds, rest) = (timeout_ns / 1_000_000_000, timeout_ns % 1_000_000_000);
+    let timeout = libc::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 };
+    let args = [&raw mut asked as usize, 1, &raw const timeout as usize, 0, 0, 0];
+    // SAFETY: live structures of the kernel's layout.
+    match unsafe { syscall(libc::SYS_ppoll, args) } {
+        Ok(0) | Err(Errno::EINTR) => Ok(Readable::Nothing),
+        Ok(_) if asked.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 => Ok(Readable::Ended),
+        Ok(_) => Ok(Readable::Bytes),
+        Err(e) => Err(e),
+    }
+}
+
 /// Text on its way to a descriptor, in pieces.
 #[derive(Debug)]
 pub struct Sink {

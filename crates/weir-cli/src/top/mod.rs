@@ -6,6 +6,7 @@ mod keys;
 mod model;
 
 use std::io::{self, IsTerminal, stdout};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
 use weir::config::MEMORY_BYTES_MIN;
 use weir_cli::{exit, interrupt, term};
+use weir_os::file::{Readable, wait_for_bytes};
 
 use crate::cli::TopArgs;
 use crate::live::{self, Live};
@@ -76,11 +78,16 @@ fn watch(terminal: &mut DefaultTerminal, pid: Option<u32>) -> anyhow::Result<Exi
             due = now + std::mem::replace(&mut pause, PAUSE);
         }
         terminal.draw(|frame| draw::draw(frame, &mut state, colours))?;
-        // A resize or a key is drawn at once.
-        if event::poll(due.saturating_duration_since(Instant::now()).min(LOOK))?
-            && let Event::Key(key) = event::read()?
-            && key.kind != KeyEventKind::Release
-        {
+        // A resize or a key is drawn at once. The library would read for ever from a terminal that is gone.
+        let left = due.saturating_duration_since(Instant::now()).min(LOOK);
+        if wait_for_bytes(io::stdin().as_raw_fd(), left.as_nanos() as u64)? == Readable::Ended {
+            return Ok(ExitCode::from(exit::FAILURE));
+        }
+        while event::poll(Duration::ZERO)? {
+            let Event::Key(key) = event::read()? else { continue };
+            if key.kind == KeyEventKind::Release {
+                continue;
+            }
             match state.press(key) {
                 Asked::End => return Ok(ExitCode::SUCCESS),
                 Asked::Budget { pid, bytes } => change(&mut state, pid, bytes),
