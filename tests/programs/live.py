@@ -12,6 +12,7 @@ import pty
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import termios
@@ -192,10 +193,12 @@ def it_ends_with_its_terminal(_):
     """Which goes: whether that comes with a signal or without."""
     for session in (True, False):
         main, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         streams = {"stdin": terminal, "stdout": terminal, "stderr": subprocess.DEVNULL}
         lead = (lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if session else None
         env = {**os.environ, "TERM": "xterm"}
-        child = subprocess.Popen([WEIR, "top"], **streams, start_new_session=session, preexec_fn=lead, env=env)
+        streams |= {"start_new_session": session, "preexec_fn": lead, "env": env}
+        child = subprocess.Popen([WEIR, "top"], **streams)
         os.close(terminal)
         try:
             drawn = b""

@@ -261,7 +261,7 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/live.py"],
         env: &[],
         needs: LIVE,
-        tests_min: 14,
+        tests_min: 18,
         minutes_max: 5,
     },
     Suite {

@@ -59,9 +59,9 @@ fn wait_for_room(fd: i32, timeout_ns: u64) -> Result<(), Errno> {
 /// What there is to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readable {
-    /// Nothing yet.
+    /// Nothing in this time.
     Nothing,
-    /// Bytes.
+    /// One byte at least.
     Bytes,
     /// Nothing, and nothing more to come: the terminal is gone, or the other end of a pipe.
     Ended,

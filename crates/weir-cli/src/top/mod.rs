@@ -80,7 +80,8 @@ fn watch(terminal: &mut DefaultTerminal, pid: Option<u32>) -> anyhow::Result<Exi
         terminal.draw(|frame| draw::draw(frame, &mut state, colours))?;
         // A resize or a key is drawn at once. The library would read for ever from a terminal that is gone.
         let left = due.saturating_duration_since(Instant::now()).min(LOOK);
-        if wait_for_bytes(io::stdin().as_raw_fd(), left.as_nanos() as u64)? == Readable::Ended {
+        let read = wait_for_bytes(io::stdin().as_raw_fd(), left.as_nanos() as u64);
+        if read.map_err(|e| io::Error::from_raw_os_error(e.0))? == Readable::Ended {
             return Ok(ExitCode::from(exit::FAILURE));
         }
         while event::poll(Duration::ZERO)? {
