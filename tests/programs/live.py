@@ -176,7 +176,11 @@ def the_terminal_is_as_before_whatever_ends_it(watched):
         with open(f"/proc/{shell}/task/{shell}/children", encoding="ascii") as children:
             os.kill(int(children.read()), signal.SIGTERM)
 
-    for end, status in ((terminate, 1), (lambda: watched.press("C-c"), 0)):
+    def terminate_in_a_key():
+        watched.press("-H", "1b", "5b")
+        terminate()
+
+    for end, status in ((terminate, 1), (terminate_in_a_key, 1), (lambda: watched.press("C-c"), 0)):
         try:
             watched.terminal(f"{WEIR} top")
             watched.until(lambda text: text.startswith("weir: ") and "q quit" in text)
@@ -204,6 +208,7 @@ def it_ends_with_its_terminal(_):
             drawn = b""
             while b"weir: " not in drawn:
                 drawn += os.read(main, 4096)
+            os.write(main, b"\x1b[")  # a half of a key
             os.close(main)
             assert child.wait(SECONDS) == 1
         finally:

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use weir_os::live::{self, LINK, Unreadable};
 const DESCRIPTORS: u32 = 1024;
 /// How long a page may change before somebody who reads it gives up, and the pause between two tries.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for all of many: a write takes microseconds, and who watches them must not wait for one of them.
+const PATIENCE_FOR_ALL: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Why a process cannot be looked at.
@@ -115,35 +117,43 @@ impl Live {
         if writer == own { Ok(Live { pid, link, file }) } else { Err(Unseen::NoPage(pid)) }
     }
 
-    /// All that this user may look at, by their ids; and those whose pages cannot be read.
-    pub fn all() -> io::Result<(Vec<Live>, Vec<Unseen>)> {
+    /// What all processes show that this user may look at, by their ids; and those whose pages cannot be
+    /// read.
+    pub fn all() -> io::Result<(Vec<Shown>, Vec<Unseen>)> {
         let entries = fs::read_dir("/proc")?;
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        let (mut found, mut unseen) = (Vec::new(), Vec::new());
+        let (mut all, mut unseen) = (Vec::new(), Vec::new());
+        let end = Instant::now() + PATIENCE_FOR_ALL;
         for pid in pids {
-            match Live::open(pid) {
-                Ok(live) => found.push(live),
-                Err(e @ (Unseen::Version(_) | Unseen::Damaged(_))) => unseen.push(e),
+            match Live::open(pid).and_then(|live| live.shown_by(end)) {
+                Ok(shown) => all.push(shown),
+                Err(e @ (Unseen::Version(_) | Unseen::Damaged(_) | Unseen::Stuck(_))) => unseen.push(e),
                 Err(_) => {}
             }
         }
-        found.sort_unstable_by_key(|live| live.pid);
-        Ok((found, unseen))
+        all.sort_unstable_by_key(|shown| shown.pid);
+        Ok((all, unseen))
     }
 
-    /// Whether the process still runs this program.
+    /// Whether the process still runs this program. The next one may have its page at the same number.
     pub fn is_there(&self) -> bool {
-        is_page(&self.link)
+        let place = |of: fs::Metadata| (of.dev(), of.ino());
+        let now = fs::metadata(&self.link).map(place).ok();
+        is_page(&self.link) && now.is_some() && now == self.file.metadata().map(place).ok()
     }
 
     /// What it shows now.
     pub fn shown(&self) -> Result<Shown, Unseen> {
-        let end = Instant::now() + PATIENCE;
+        self.shown_by(Instant::now() + PATIENCE)
+    }
+
+    fn shown_by(&self, end: Instant) -> Result<Shown, Unseen> {
         loop {
             match self.copy() {
                 Err(Unreadable::Changing) if Instant::now() < end && self.is_there() => {
                     std::thread::sleep(PAUSE);
                 }
+                Err(Unreadable::Changing) if !self.is_there() => return Err(Unseen::Gone(self.pid)),
                 Err(e) => return Err(unseen(e, self.pid)),
                 Ok(shown) => return Ok(shown),
             }
@@ -192,16 +202,37 @@ impl Live {
         let before = number()?;
         read(&mut bytes)?;
         let seen = live::read(&bytes, before, number()?)?;
+        let values: Vec<_> = seen.values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        if !values.iter().all(|(name, _)| is_name(name)) {
+            return Err(Unreadable::Damaged);
+        }
         let now = weir_os::thread::now_ns();
         let ns = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from));
         Ok(Shown {
             pid: self.pid,
-            program: seen.owner.title.to_owned(),
+            program: title(seen.owner.title),
             age: ns(seen.written_ns, now),
             ran: ns(seen.owner.since_ns, seen.written_ns),
-            values: seen.values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+            values,
         })
     }
+}
+
+/// Names that [`Shown`]'s other fields have where they are written.
+const TAKEN: [&str; 4] = ["pid", "program", "ran_ns", "age_ns"];
+/// Letters of a title that are shown: no more than Weir itself writes.
+const TITLE_LETTERS: usize = 60;
+
+/// Whether a value may have this name. Anybody may write a page of his own processes, also for root to read.
+fn is_name(name: &str) -> bool {
+    let plain = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'_';
+    name.bytes().all(plain) && !TAKEN.contains(&name)
+}
+
+/// A title as it can be shown on any terminal.
+fn title(written: &str) -> String {
+    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+    written.chars().take(TITLE_LETTERS).map(shown).collect()
 }
 
 /// The processes that one comes from, its parent first.
@@ -218,7 +249,7 @@ pub fn ancestors(pid: u32) -> Vec<u32> {
 const GENERATIONS: usize = 1000;
 
 /// No page is larger.
-const PAGE_BYTES_MAX: u64 = 1 << 20;
+const PAGE_BYTES_MAX: u64 = 64 << 10;
 
 fn is_page(link: &std::path::Path) -> bool {
     fs::read_link(link).is_ok_and(|target| target.as_os_str() == LINK)
@@ -263,6 +294,14 @@ mod tests {
     }
 
     #[test]
+    fn titles_and_names_that_a_terminal_or_a_document_would_take_for_more_are_not_shown() {
+        assert_eq!(title("\u{1b}]52;c;x\u{7}\u{9b}31m"), "?]52;c;x??31m");
+        assert_eq!(title(&"ä".repeat(1000)).chars().count(), TITLE_LETTERS);
+        assert!(is_name("weir_pool_limit_bytes") && is_name("swap_ra"));
+        assert!(!["pid", "age_ns", "a b", "a\"", "A", "é", "a\u{1b}"].iter().any(|name| is_name(name)));
+    }
+
+    #[test]
     fn numbers_of_a_status_are_found_by_their_place() {
         let status = "Uid:\t1000\t1001\t1002\t1003\nNSpid:\t4711\t7\n";
         assert_eq!(
@@ -280,8 +319,21 @@ mod tests {
     }
 
     #[test]
-    fn processes_without_a_page_and_those_that_are_not_there_are_told_apart() {
-        assert_eq!(Live::open(std::process::id()).err(), Some(Unseen::NoPage(std::process::id())));
+    fn processes_without_a_page_with_half_of_one_and_those_that_are_not_there_are_told_apart() {
+        let pid = std::process::id();
+        assert_eq!(Live::open(pid).err(), Some(Unseen::NoPage(pid)));
         assert_eq!(Live::open(u32::MAX).err(), Some(Unseen::Gone(u32::MAX)));
+        let owner = live::Owner { pid, title: "test", since_ns: 0 };
+        let page = live::Page::new(owner, |name| name("pgfault")).unwrap();
+        let of = Live::open(pid).unwrap();
+        assert_eq!(of.shown_by(Instant::now()).err(), Some(Unseen::Stuck(pid)));
+        assert!(Live::all().unwrap().1.contains(&Unseen::Stuck(pid)), "the others are shown");
+        page.write(|value| value(7));
+        assert_eq!(of.shown().unwrap().get("pgfault"), 7);
+        page.abandon();
+        assert!(!of.is_there());
+        let next = live::Page::new(owner, |name| name("pgfault")).unwrap();
+        assert!(!of.is_there(), "another page at the same place");
+        next.abandon();
     }
 }

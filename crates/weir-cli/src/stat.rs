@@ -39,15 +39,7 @@ fn one(pid: u32, args: &StatArgs) -> anyhow::Result<ExitCode> {
 
 fn all(args: &StatArgs) -> anyhow::Result<ExitCode> {
     loop {
-        let (found, mut unseen) = Live::all()?;
-        let mut shown = Vec::new();
-        for live in &found {
-            match live.shown() {
-                Ok(one) => shown.push(one),
-                Err(_) if !live.is_there() => {}
-                Err(e) => unseen.push(e),
-            }
-        }
+        let (shown, unseen) = Live::all()?;
         for e in &unseen {
             eprintln!("weir: {e}");
         }
@@ -111,7 +103,7 @@ fn table(shown: &[Shown]) -> String {
     let size = |shown: &Shown, key: &str| Size(shown.get(key)).to_string();
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(shown.iter().map(|shown| {
-        let ram = shown.get("weir_resident_bytes") + shown.get("weir_outside_bytes");
+        let ram = shown.get("weir_resident_bytes").saturating_add(shown.get("weir_outside_bytes"));
         [
             shown.pid.to_string(),
             Size(ram).to_string(),

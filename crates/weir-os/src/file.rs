@@ -47,8 +47,9 @@ fn write_pieces(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
 /// Waits until a descriptor takes bytes, or says what is wrong with it.
 fn wait_for_room(fd: i32, timeout_ns: u64) -> Result<(), Errno> {
     let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    let timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns as i64 };
-    let args = [&raw mut asked as usize, 1, &raw const timeout as usize, 0, 0, 0];
+    // The kernel writes what is left of it.
+    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns as i64 };
+    let args = [&raw mut asked as usize, 1, &raw mut timeout as usize, 0, 0, 0];
     // SAFETY: live structures of the kernel's layout.
     match unsafe { syscall(libc::SYS_ppoll, args) } {
         Ok(0) => Err(Errno::ETIMEDOUT),
@@ -63,7 +64,7 @@ pub enum Readable {
     Nothing,
     /// One byte at least.
     Bytes,
-    /// Nothing, and nothing more to come: the terminal is gone, or the other end of a pipe.
+    /// No more than there is now: the terminal is gone, or the other end of a pipe.
     Ended,
 }
 
@@ -71,8 +72,9 @@ pub enum Readable {
 pub fn wait_for_bytes(fd: i32, timeout_ns: u64) -> Result<Readable, Errno> {
     let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let (seconds, rest) = (timeout_ns / 1_000_000_000, timeout_ns % 1_000_000_000);
-    let timeout = libc::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 };
-    let args = [&raw mut asked as usize, 1, &raw const timeout as usize, 0, 0, 0];
+    // The kernel writes what is left of it.
+    let mut timeout = libc::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 };
+    let args = [&raw mut asked as usize, 1, &raw mut timeout as usize, 0, 0, 0];
     // SAFETY: live structures of the kernel's layout.
     match unsafe { syscall(libc::SYS_ppoll, args) } {
         Ok(0) | Err(Errno::EINTR) => Ok(Readable::Nothing),

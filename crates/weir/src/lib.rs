@@ -37,7 +37,7 @@ pub mod stats;
 pub(crate) mod sync;
 #[cfg(not(loom))]
 pub(crate) mod tier;
-#[cfg(not(loom))]
+
 // What the shim names beside the engine.
 #[cfg(not(loom))]
 pub use fault::load::Load;

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::Value;
@@ -20,6 +21,8 @@ use http::{Answer, Request};
 
 /// Connections at a time; one more is told to come later.
 const CONNECTIONS_MAX: usize = 32;
+/// How long it waits after a connection that could not be had.
+const PAUSE: Duration = Duration::from_millis(50);
 /// One page, with all that it needs.
 const PAGE: &str = include_str!("page.html");
 
@@ -48,7 +51,7 @@ fn accept(listener: &TcpListener) {
     for connection in listener.incoming() {
         // A client that has gone already, or no descriptors for a moment: the next one may do better.
         let Ok(connection) = connection else {
-            thread::yield_now();
+            thread::sleep(PAUSE);
             continue;
         };
         if OPEN.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
@@ -95,7 +98,7 @@ fn answer(request: &Request) -> Answer {
 fn of_all(answer: impl FnOnce(&[Shown]) -> Answer) -> Answer {
     match Live::all() {
         // Those that end meanwhile, or cannot be read, are left out.
-        Ok((found, _)) => answer(&found.iter().filter_map(|live| live.shown().ok()).collect::<Vec<_>>()),
+        Ok((all, _)) => answer(&all),
         Err(e) => Answer::text(500, &format!("the processes cannot be listed: {e}\n")),
     }
 }

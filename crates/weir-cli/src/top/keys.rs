@@ -1,7 +1,7 @@
 //! The state of `weir top` between two pictures, and what keys do to it. They are those of htop where the
 //! meaning is the same.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::top::columns::{COLUMNS, LOST_COLUMN, PID_COLUMN, RAM_COLUMN, WAITED_COLUMN};
 use crate::top::model::{Model, Row, View};
@@ -53,6 +53,14 @@ impl State {
         let rows = self.model.rows(&self.view);
         let place = rows.iter().position(|row| Some(row.pid) == self.selected).unwrap_or(0);
         (rows, place)
+    }
+
+    /// Does what an event is for; all but keys are for another picture.
+    pub fn take(&mut self, event: &Event) -> Asked {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.press(*key),
+            _ => Asked::Nothing,
+        }
     }
 
     /// Does what a key is for.
@@ -127,7 +135,7 @@ impl State {
         let Some(row) = rows.get(place) else { return Asked::Nothing };
         self.selected = Some(row.pid);
         let step = (row.budget / STEP_PART / MIB * MIB).max(MIB);
-        let bytes = if more { row.budget + step } else { row.budget.saturating_sub(step) };
+        let bytes = if more { row.budget.saturating_add(step) } else { row.budget.saturating_sub(step) };
         Asked::Budget { pid: row.pid, bytes }
     }
 }

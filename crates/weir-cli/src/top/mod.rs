@@ -9,19 +9,20 @@ use std::io::{self, IsTerminal, stdout};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use weir::config::MEMORY_BYTES_MIN;
 use weir_cli::{exit, interrupt, term};
 use weir_os::file::{Readable, wait_for_bytes};
 
 use crate::cli::TopArgs;
-use crate::live::{self, Live};
+use crate::live::{self, Live, Shown};
 use crate::set;
 use draw::Colours;
 use keys::{Asked, State};
@@ -68,6 +69,7 @@ fn watch(terminal: &mut DefaultTerminal, pid: Option<u32>) -> anyhow::Result<Exi
     let colours = Colours(term::wants_colours());
     let mut state = State::default();
     let (mut due, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let events = events()?;
     loop {
         if interrupt::interrupted() {
             return Ok(ExitCode::from(exit::FAILURE));
@@ -78,37 +80,43 @@ fn watch(terminal: &mut DefaultTerminal, pid: Option<u32>) -> anyhow::Result<Exi
             due = now + std::mem::replace(&mut pause, PAUSE);
         }
         terminal.draw(|frame| draw::draw(frame, &mut state, colours))?;
-        // A resize or a key is drawn at once. The library would read for ever from a terminal that is gone.
+        // A resize or a key is drawn at once.
         let left = due.saturating_duration_since(Instant::now()).min(LOOK);
-        let read = wait_for_bytes(io::stdin().as_raw_fd(), left.as_nanos() as u64);
-        if read.map_err(|e| io::Error::from_raw_os_error(e.0))? == Readable::Ended {
-            return Ok(ExitCode::from(exit::FAILURE));
-        }
-        while event::poll(Duration::ZERO)? {
-            let Event::Key(key) = event::read()? else { continue };
-            if key.kind == KeyEventKind::Release {
-                continue;
-            }
-            match state.press(key) {
+        let mut next = events.recv_timeout(left).ok();
+        while let Some(event) = next {
+            match state.take(&event) {
                 Asked::End => return Ok(ExitCode::SUCCESS),
                 Asked::Budget { pid, bytes } => change(&mut state, pid, bytes),
                 Asked::Nothing => {}
             }
+            next = events.try_recv().ok().filter(|_| !interrupt::interrupted());
+        }
+        if wait_for_bytes(io::stdin().as_raw_fd(), 0).is_ok_and(|read| read == Readable::Ended) {
+            return Ok(ExitCode::from(exit::FAILURE));
         }
     }
 }
 
+/// What is typed. The library waits for the rest of half a key, and for ever where the terminal is gone: it
+/// has a thread of its own, which ends with the process.
+fn events() -> io::Result<Receiver<Event>> {
+    let (send, events) = channel();
+    let read = move || {
+        while let Ok(event) = event::read() {
+            if send.send(event).is_err() {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new().name("weir-keys".to_owned()).spawn(read)?;
+    Ok(events)
+}
+
 /// All processes, or one and what it has started.
 fn read(state: &mut State, of: Option<u32>) -> io::Result<()> {
-    let (found, mut unseen) = Live::all()?;
-    let mut readings = Vec::new();
-    for live in &found {
-        match live.shown() {
-            Ok(shown) => readings.push(Reading { ancestors: live::ancestors(shown.pid), shown }),
-            Err(_) if !live.is_there() => {}
-            Err(e) => unseen.push(e),
-        }
-    }
+    let (shown, unseen) = Live::all()?;
+    let read = |shown: Shown| Reading { ancestors: live::ancestors(shown.pid), shown };
+    let mut readings: Vec<Reading> = shown.into_iter().map(read).collect();
     readings.retain(|reading| of.is_none_or(|of| reading.shown.pid == of || reading.ancestors.contains(&of)));
     state.model.update(&readings);
     if state.message.is_empty() {

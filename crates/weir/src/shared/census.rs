@@ -67,11 +67,6 @@ impl Census {
         self.managed.now.load(Ordering::Relaxed)
     }
 
-    /// Blocks that the pages with contents would fill.
-    pub fn blocks_in_use(&self) -> u64 {
-        self.managed() / u64::from(BLOCK_PAGES)
-    }
-
     /// Brings the gauges in the statistics up to date; the engine holds so many bytes of RAM.
     pub fn publish<P: Pager>(
         &self,
