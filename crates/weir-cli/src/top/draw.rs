@@ -155,8 +155,8 @@ fn footer(state: &State, colours: Colours) -> (String, Style) {
     if state.typing {
         return (format!("filter: {filter}_"), Style::new());
     }
-    if !state.message.is_empty() {
-        return (state.message.clone(), colours.style(Color::Yellow));
+    if let Some(message) = [&state.message, &state.unseen].into_iter().find(|message| !message.is_empty()) {
+        return (message.clone(), colours.style(Color::Yellow));
     }
     let filter = if filter.is_empty() { String::new() } else { format!("  [{filter}]") };
     (format!("{KEYS}  by {}{filter}", COLUMNS[*sort].title), Style::new())
@@ -280,6 +280,10 @@ mod tests {
         let mut state = family();
         state.message = "process 7: 28 MiB, was 32 MiB".to_owned();
         assert_eq!(screen(&mut state, 80, 24)[23], state.message);
+        state.unseen = "process 8 shows a page that makes no sense".to_owned();
+        assert_eq!(screen(&mut state, 80, 24)[23], state.message);
+        state.message.clear();
+        assert_eq!(screen(&mut state, 80, 24)[23], state.unseen);
         state.typing = true;
         state.view.filter = "47".to_owned();
         assert_eq!(screen(&mut state, 80, 24)[23], "filter: 47_");

@@ -37,6 +37,8 @@ pub struct State {
     pub help: bool,
     /// What is to be told until the next key.
     pub message: String,
+    /// Why a process could not be read the last time; shown where there is no message.
+    pub unseen: String,
     /// The first row that is shown.
     pub offset: usize,
     /// Rows that the last picture had room for.

@@ -119,9 +119,7 @@ fn read(state: &mut State, of: Option<u32>) -> io::Result<()> {
     let mut readings: Vec<Reading> = shown.into_iter().map(read).collect();
     readings.retain(|reading| of.is_none_or(|of| reading.shown.pid == of || reading.ancestors.contains(&of)));
     state.model.update(&readings);
-    if state.message.is_empty() {
-        state.message = unseen.first().map(ToString::to_string).unwrap_or_default();
-    }
+    state.unseen = unseen.first().map(ToString::to_string).unwrap_or_default();
     Ok(())
 }
 
