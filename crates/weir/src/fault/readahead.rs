@@ -20,9 +20,8 @@ pub fn done<P: Pager>(plan: &Plan, core: &Core<P>, block: BlockId, index: u32, i
     };
     let more = installed & !run_mask(index, 1);
     let read = more & !fresh;
-    let unproven = (read & plan.expected).count_ones();
     if let Some(state) = plan.state {
-        core.table.block(block).set_readahead(with_unproven(state, unproven));
+        core.table.block(block).set_readahead(with_unproven(state, read.count_ones()));
     }
     core.stats.readahead().count(more.count_ones());
     count(&core.stats.swap_ra, read.count_ones());

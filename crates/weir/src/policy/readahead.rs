@@ -173,8 +173,6 @@ pub struct Plan {
     pub alone: bool,
     /// New state for the block's row, if it changes.
     pub state: Option<u64>,
-    /// Of the mask, what a stream expects.
-    pub expected: u64,
     /// What the fault proves.
     pub proof: Proof,
 }
@@ -198,7 +196,7 @@ impl Plan {
 
     fn alone(index: u32) -> Plan {
         let mask = run_mask(index, 1);
-        Plan { mask, ahead: None, alone: true, state: None, expected: 0, proof: Proof::Nothing }
+        Plan { mask, ahead: None, alone: true, state: None, proof: Proof::Nothing }
     }
 }
 
@@ -259,17 +257,16 @@ pub fn plan(seen: &Signals, there: impl Fn(u32) -> bool) -> Plan {
     }
     // Two pages side by side come by chance too.
     let least = if seen.loads { IN_ORDER } else { 1 };
-    let (mut expected, mut stream) =
-        if stream.size < least { stream.alone(index) } else { stream.cover(index) };
+    let (mut mask, mut stream) = if stream.size < least { stream.alone(index) } else { stream.cover(index) };
     let plentiful = is_on(Rule::WholeBlocks) && source == State::Absent && seen.plentiful;
     if plentiful && seen.ample {
-        expected = u64::MAX;
+        mask = u64::MAX;
         stream = Stream { backwards: false, size: BLOCK_PAGES, lo: 0, hi: BLOCK_PAGES, ..stream };
     }
     let ahead = (is_on(Rule::RunAhead) && stream.depth > 0 && seen.room > FREE_RESERVE + 2 * BLOCK_PAGES)
         .then(|| ahead_of(seen.block, stream, seen.pages, source == State::Absent))
         .flatten();
-    Plan { mask: expected, ahead, alone: false, state: Some(stream.encode()), expected, proof }
+    Plan { mask, ahead, alone: false, state: Some(stream.encode()), proof }
 }
 
 /// The stream that a fault continues or begins, and what that proves.
