@@ -46,42 +46,16 @@ fn write_pieces(fd: i32, mut bytes: &[u8]) -> Result<(), Errno> {
 
 /// Waits until a descriptor takes bytes, or says what is wrong with it.
 fn wait_for_room(fd: i32, timeout_ns: u64) -> Result<(), Errno> {
-    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // The kernel writes what is left of it.
-    let mut timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout_ns as i64 };
-    let args = [&raw mut asked as usize, 1, &raw mut timeout as usize, 0, 0, 0];
-    // SAFETY: live structures of the kernel's layout.
-    match unsafe { syscall(libc::SYS_ppoll, args) } {
+    match sys::poll(fd, libc::POLLOUT, Some(timeout_ns)) {
         Ok(0) => Err(Errno::ETIMEDOUT),
         _ => Ok(()),
     }
 }
 
-/// What there is to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readable {
-    /// Nothing in this time.
-    Nothing,
-    /// One byte at least.
-    Bytes,
-    /// No more than there is now: the terminal is gone, or the other end of a pipe.
-    Ended,
-}
-
-/// Waits until a descriptor has something to read, at most so long. A signal ends the wait.
-pub fn wait_for_bytes(fd: i32, timeout_ns: u64) -> Result<Readable, Errno> {
-    let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let (seconds, rest) = (timeout_ns / 1_000_000_000, timeout_ns % 1_000_000_000);
-    // The kernel writes what is left of it.
-    let mut timeout = libc::timespec { tv_sec: seconds as i64, tv_nsec: rest as i64 };
-    let args = [&raw mut asked as usize, 1, &raw mut timeout as usize, 0, 0, 0];
-    // SAFETY: live structures of the kernel's layout.
-    match unsafe { syscall(libc::SYS_ppoll, args) } {
-        Ok(0) | Err(Errno::EINTR) => Ok(Readable::Nothing),
-        Ok(_) if asked.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 => Ok(Readable::Ended),
-        Ok(_) => Ok(Readable::Bytes),
-        Err(e) => Err(e),
-    }
+/// Whether the other side of a descriptor is gone: the terminal, or the other end of a pipe.
+pub fn is_gone(fd: i32) -> bool {
+    let ends = libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+    sys::poll(fd, libc::POLLIN, Some(0)).is_ok_and(|events| events & ends != 0)
 }
 
 /// Text on its way to a descriptor, in pieces.

@@ -166,6 +166,21 @@ pub unsafe fn syscall(nr: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
     if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
 }
 
+/// Waits until a descriptor has one of these events, or its end: what it has, and 0 if nothing came in this
+/// time (`None`: for ever). Errors: those of `ppoll`, EINTR among them.
+pub fn poll(fd: i32, events: i16, timeout_ns: Option<u64>) -> Result<i16, Errno> {
+    let mut asked = libc::pollfd { fd, events, revents: 0 };
+    // The kernel writes what is left of it.
+    let mut timeout = timeout_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let until = timeout.as_mut().map_or(0, |timeout| core::ptr::from_mut(timeout) as usize);
+    // SAFETY: live structures of the kernel's layout, and no mask.
+    unsafe { syscall(libc::SYS_ppoll, [&raw mut asked as usize, 1, until, 0, 0, 0]) }?;
+    Ok(asked.revents)
+}
+
 /// Closes `fd`; errors are of no use to anybody here.
 pub fn close(fd: i32) {
     // SAFETY: closing a descriptor touches no memory.

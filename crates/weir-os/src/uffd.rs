@@ -507,17 +507,9 @@ impl Uffd {
 
     /// Sleeps until a message waits or `timeout_ms` passed (negative: for ever).
     pub fn wait(&self, timeout_ms: i32) -> Result<bool, Errno> {
-        let mut p = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-        let ts = libc::timespec {
-            tv_sec: i64::from(timeout_ms.max(0)) / 1000,
-            tv_nsec: i64::from(timeout_ms.max(0)) % 1000 * 1_000_000,
-        };
-        let ts_ptr = if timeout_ms < 0 { 0 } else { core::ptr::from_ref(&ts) as usize };
-        // SAFETY: the kernel reads and writes the live pollfd and reads the timespec.
-        let r =
-            unsafe { syscall(libc::SYS_ppoll, [core::ptr::from_mut(&mut p) as usize, 1, ts_ptr, 0, 8, 0]) };
-        match r {
-            Ok(n) => Ok(n > 0),
+        let timeout_ns = u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000);
+        match sys::poll(self.fd(), libc::POLLIN, timeout_ns) {
+            Ok(events) => Ok(events != 0),
             Err(Errno::EINTR | Errno::EAGAIN) => Ok(false),
             Err(e) => Err(e),
         }

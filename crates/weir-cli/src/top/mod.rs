@@ -19,7 +19,7 @@ use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use weir::config::MEMORY_BYTES_MIN;
 use weir_cli::{exit, interrupt, term};
-use weir_os::file::{Readable, wait_for_bytes};
+use weir_os::file::is_gone;
 
 use crate::cli::TopArgs;
 use crate::live::{self, Live, Shown};
@@ -91,7 +91,7 @@ fn watch(terminal: &mut DefaultTerminal, pid: Option<u32>) -> anyhow::Result<Exi
             }
             next = events.try_recv().ok().filter(|_| !interrupt::interrupted());
         }
-        if wait_for_bytes(io::stdin().as_raw_fd(), 0).is_ok_and(|read| read == Readable::Ended) {
+        if is_gone(io::stdin().as_raw_fd()) {
             return Ok(ExitCode::from(exit::FAILURE));
         }
     }
