@@ -89,9 +89,19 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// A value by its name.
+    pub fn find(&self, name: &str) -> Option<u64> {
+        self.values.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
     /// A value by its name; 0 where there is none.
     pub fn get(&self, name: &str) -> u64 {
-        self.values.iter().find(|(own, _)| own == name).map_or(0, |(_, value)| *value)
+        self.find(name).unwrap_or(0)
+    }
+
+    /// RAM of the process in all, bytes.
+    pub fn ram(&self) -> u64 {
+        self.get("weir_resident_bytes").saturating_add(self.get("weir_outside_bytes"))
     }
 }
 
@@ -138,8 +148,8 @@ impl Live {
     /// Whether the process still runs this program. The next one may have its page at the same number.
     pub fn is_there(&self) -> bool {
         let place = |of: fs::Metadata| (of.dev(), of.ino());
-        let now = fs::metadata(&self.link).map(place).ok();
-        is_page(&self.link) && now.is_some() && now == self.file.metadata().map(place).ok()
+        let now = fs::metadata(&self.link).map(place);
+        now.is_ok_and(|now| self.file.metadata().map(place).is_ok_and(|own| own == now))
     }
 
     /// What it shows now.
@@ -150,10 +160,8 @@ impl Live {
     fn shown_by(&self, end: Instant) -> Result<Shown, Unseen> {
         loop {
             match self.copy() {
-                Err(Unreadable::Changing) if Instant::now() < end && self.is_there() => {
-                    std::thread::sleep(PAUSE);
-                }
                 Err(Unreadable::Changing) if !self.is_there() => return Err(Unseen::Gone(self.pid)),
+                Err(Unreadable::Changing) if Instant::now() < end => std::thread::sleep(PAUSE),
                 Err(e) => return Err(unseen(e, self.pid)),
                 Ok(shown) => return Ok(shown),
             }

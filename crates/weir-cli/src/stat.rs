@@ -103,10 +103,9 @@ fn table(shown: &[Shown]) -> String {
     let size = |shown: &Shown, key: &str| Size(shown.get(key)).to_string();
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(shown.iter().map(|shown| {
-        let ram = shown.get("weir_resident_bytes").saturating_add(shown.get("weir_outside_bytes"));
         [
             shown.pid.to_string(),
-            Size(ram).to_string(),
+            Size(shown.ram()).to_string(),
             size(shown, "weir_budget_bytes"),
             size(shown, "weir_managed_bytes"),
             size(shown, "weir_pool_stored_bytes"),

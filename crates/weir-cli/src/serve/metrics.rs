@@ -32,14 +32,14 @@ pub fn text(all: &[Shown], open_metrics: bool) -> String {
         let family = if open_metrics { &name } else { &sample };
         head(&mut text, family, kind, &about.text());
         for shown in all {
-            let Some(value) = find(shown, about.key) else { continue };
+            let Some(value) = shown.find(about.key) else { continue };
             let _ = writeln!(text, "{sample}{{{}}} {}", labels(shown), number(value, about.unit));
         }
     }
     head(&mut text, DURATION, "summary", "How long faults took, since the process began.");
     for shown in all {
         for (key, quantile) in QUANTILES {
-            let Some(value) = find(shown, key) else { continue };
+            let Some(value) = shown.find(key) else { continue };
             let labels = labels(shown);
             let _ = writeln!(text, "{DURATION}{{{labels},quantile=\"{quantile}\"}} {}", number(value, "ns"));
         }
@@ -70,10 +70,6 @@ fn number(value: u64, unit: &str) -> String {
     } else {
         value.to_string()
     }
-}
-
-fn find(shown: &Shown, key: &str) -> Option<u64> {
-    shown.values.iter().find(|(own, _)| own == key).map(|(_, value)| *value)
 }
 
 fn labels(shown: &Shown) -> String {

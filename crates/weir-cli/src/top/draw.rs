@@ -94,7 +94,7 @@ impl Painter<'_> {
 
 /// All processes together.
 fn headline(rows: &[Row]) -> String {
-    let sum = |of: fn(&Row) -> u64| columns::size(rows.iter().map(of).sum());
+    let sum = |of: fn(&Row) -> u64| columns::size(rows.iter().map(of).fold(0, u64::saturating_add));
     let lost: f64 = rows.iter().filter_map(|row| row.lost).sum();
     let are = if rows.len() == 1 { "process" } else { "processes" };
     let (count, ram, budget) = (rows.len(), sum(|row| row.ram), sum(|row| row.budget));

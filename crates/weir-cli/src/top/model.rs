@@ -185,7 +185,7 @@ fn row(reading: &Reading, before: Option<&Counted>) -> Row {
         pid: shown.pid,
         program: shown.program.clone(),
         depth: 0,
-        ram: get("weir_resident_bytes") + get("weir_outside_bytes"),
+        ram: shown.ram(),
         budget: get("weir_budget_bytes"),
         out: get("weir_managed_bytes").saturating_sub(in_frames),
         pool: stored,
