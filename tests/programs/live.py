@@ -51,12 +51,18 @@ class Watched:
         self.faults, self.folder = faults, folder
         self.servers = 0
 
-    def start(self, code):
-        """Starts a program, which prints `ready` when it has its data."""
-        line = [str(WEIR), "run", "-q", "-m", "32M", "--faults", self.faults, "--"]
-        child = subprocess.Popen([*line, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert child.stdout.readline() == "ready\n"
-        return child
+    @contextlib.contextmanager
+    def started(self, code):
+        """A program, which prints `ready` when it has its data; killed in the end, with its children."""
+        weir = [str(WEIR), "run", "-q", "-m", "32M", "--faults", self.faults, "--"]
+        line = [*weir, sys.executable, "-c", code]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
+            try:
+                assert child.stdout.readline() == "ready\n"
+                yield child
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
 
     def server(self):
         """How the tmux of the last terminal is called."""
@@ -70,12 +76,17 @@ class Watched:
         assert ran.returncode == 0, (words, ran.stderr)
         return ran.stdout
 
+    @contextlib.contextmanager
     def terminal(self, command, width=80, height=24):
-        """Runs a command on a new terminal, and a shell that waits behind it."""
+        """A new terminal on which a command runs, and a shell that waits behind it."""
         # One that was told to end may still be there.
         self.servers += 1
         line = f"{command}; echo status $?; stty -a | tr ' ;' '\\n\\n' | grep -x -e '-*echo'; exec cat"
         self.tmux("new-session", "-d", "-x", str(width), "-y", str(height), line)
+        try:
+            yield
+        finally:
+            subprocess.run([*self.server(), "kill-server"], capture_output=True, check=False)
 
     def screen(self):
         """The lines that are to be seen."""
@@ -95,10 +106,6 @@ class Watched:
             time.sleep(0.05)
         raise AssertionError("\n".join(["never seen:", *lines]))
 
-    def end(self):
-        """No terminal is left."""
-        subprocess.run([*self.server(), "kill-server"], capture_output=True, check=False)
-
 
 def row_of(pid, text):
     """The line of a process, in words."""
@@ -115,9 +122,7 @@ def budget_of(pid):
 
 def a_process_is_shown_and_gets_another_budget(watched):
     """In 80x24 without colours: its figures, and what the keys for more and less do."""
-    child = watched.start(WALKS)
-    try:
-        watched.terminal(f"{WEIR} top {child.pid}")
+    with watched.started(WALKS) as child, watched.terminal(f"{WEIR} top {child.pid}"):
         lines = watched.until(lambda text: row_of(child.pid, text)[8:9] not in ([], ["-"]))
         assert len(lines) == 24 and all(len(line) <= 80 for line in lines), lines
         words = "PID RAM BUDGET OUT POOL RATIO SWAP FLT/S LOST% P99 PROGRAM"
@@ -137,17 +142,11 @@ def a_process_is_shown_and_gets_another_budget(watched):
         assert budget_of(child.pid) == 32 * MIB and child.poll() is None
         watched.press("q")
         watched.until(lambda text: re.search(r"^status 0\necho$", text, re.M))
-    finally:
-        watched.end()
-        child.kill()
-        child.communicate()
 
 
 def children_stand_below_their_parents_and_a_filter_hides_others(watched):
     """In forty columns; and a process that ends goes."""
-    child = watched.start(FORKS)
-    try:
-        watched.terminal(f"{WEIR} top {child.pid}", 40, 14)
+    with watched.started(FORKS) as child, watched.terminal(f"{WEIR} top {child.pid}", 40, 14):
         lines = watched.until(lambda text: text.count("python3") == 2 and "└─" in text)
         assert all(len(line) <= 40 for line in lines), lines
         first, second = [line for line in lines if "python3" in line or "└─" in line]
@@ -162,10 +161,6 @@ def children_stand_below_their_parents_and_a_filter_hides_others(watched):
         child.kill()
         child.wait(SECONDS)
         watched.until(lambda text: "No process of yours runs under Weir" in text)
-    finally:
-        watched.end()
-        child.kill()
-        child.communicate()
 
 
 def the_terminal_is_as_before_whatever_ends_it(watched):
@@ -181,16 +176,13 @@ def the_terminal_is_as_before_whatever_ends_it(watched):
         terminate()
 
     for end, status in ((terminate, 1), (terminate_in_a_key, 1), (lambda: watched.press("C-c"), 0)):
-        try:
-            watched.terminal(f"{WEIR} top")
+        with watched.terminal(f"{WEIR} top"):
             watched.until(lambda text: text.startswith("weir: ") and "q quit" in text)
             assert watched.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}") == "1 0\n"
             end()
             lines = watched.until(lambda text: re.search(r"^status \d+\n-*echo$", text, re.M))
             assert lines[:2] == [f"status {status}", "echo"], lines
             assert watched.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}") == "0 1\n"
-        finally:
-            watched.end()
 
 
 def it_ends_with_its_terminal(_):
@@ -253,35 +245,30 @@ def ask(port, path, method="GET", **headers):
 
 def prometheus_reads_what_is_served(watched):
     """Its own tool finds nothing to complain about, and the counters of a program rise."""
-    child = watched.start(WALKS)
-    try:
-        with served() as port:
-            status, kind, text = ask(port, "/metrics")
-            assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8"), (status, kind)
-            tool = ["promtool", "check", "metrics"]
-            checked = subprocess.run(tool, input=text, capture_output=True, text=True, check=False)
-            assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", ""), checked
+    with watched.started(WALKS) as child, served() as port:
+        status, kind, text = ask(port, "/metrics")
+        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8"), (status, kind)
+        tool = ["promtool", "check", "metrics"]
+        checked = subprocess.run(tool, input=text, capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", ""), checked
 
-            def value(name, text):
-                found = re.search(rf'^{name}{{pid="{child.pid}",name="[^"]*"}} (\S+)$', text, re.M)
-                return float(found[1])
+        def value(name, text):
+            found = re.search(rf'^{name}{{pid="{child.pid}",name="[^"]*"}} (\S+)$', text, re.M)
+            return float(found[1])
 
-            assert value("weir_budget_bytes", text) == 32 * MIB
-            before, deadline = value("weir_waited_seconds_total", text), time.monotonic() + SECONDS
-            while value("weir_waited_seconds_total", ask(port, "/metrics")[2]) <= before:
-                assert time.monotonic() < deadline, before
-            wants = {"Accept": "application/openmetrics-text; version=1.0.0"}
-            status, kind, text = ask(port, "/metrics", **wants)
-            assert kind.startswith("application/openmetrics-text") and text.endswith("\n# EOF\n"), kind
-            assert "# TYPE weir_pgfault counter\n" in text and value("weir_pgfault_total", text) > 0
-            listed = {one["pid"]: one for one in json.loads(ask(port, "/stat.json")[2])}
-            assert listed[child.pid]["weir_budget_bytes"] == 32 * MIB, listed
-            status, kind, text = ask(port, "/")
-            assert (status, kind) == (200, "text/html; charset=utf-8") and '"/stat.json"' in text
-            assert not re.search(r"https?://|src=|href=|@import", text), "the page needs nothing from outside"
-    finally:
-        child.kill()
-        child.communicate()
+        assert value("weir_budget_bytes", text) == 32 * MIB
+        before, deadline = value("weir_waited_seconds_total", text), time.monotonic() + SECONDS
+        while value("weir_waited_seconds_total", ask(port, "/metrics")[2]) <= before:
+            assert time.monotonic() < deadline, before
+        wants = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        status, kind, text = ask(port, "/metrics", **wants)
+        assert kind.startswith("application/openmetrics-text") and text.endswith("\n# EOF\n"), kind
+        assert "# TYPE weir_pgfault counter\n" in text and value("weir_pgfault_total", text) > 0
+        listed = {one["pid"]: one for one in json.loads(ask(port, "/stat.json")[2])}
+        assert listed[child.pid]["weir_budget_bytes"] == 32 * MIB, listed
+        status, kind, text = ask(port, "/")
+        assert (status, kind) == (200, "text/html; charset=utf-8") and '"/stat.json"' in text
+        assert not re.search(r"https?://|src=|href=|@import", text), "the page needs nothing from outside"
 
 
 def a_port_that_is_taken_is_said(_):

@@ -147,7 +147,7 @@ fn the_rules_are_listed_and_left_out_in_turn_where_the_build_can() {
         assert_fails(&ablate(&two), 1, &["cannot leave rules out", "make ablate"]);
         return;
     }
-    assert_fails(&ablate(&["--only=load"]), 1, &["no rule 'load'", "streams"]);
+    assert_fails(&ablate(&["--only=load"]), 1, &["no rule 'load'", "site-scores"]);
     let output = ablate(&two);
     assert!(stderr(&output).contains("3 runs, about 1 minutes"), "{}", stderr(&output));
     let report = json(&output);

@@ -131,7 +131,7 @@ fn measure(turns: &[Turn<'_>], place: &Place, log: &mut Log) -> anyhow::Result<(
             let (off, failed) = match off {
                 Ok(off) => (off, None),
                 // Weir refused to start: that says nothing of the rule.
-                Err(e) if refused(&e) => return Err(e.context(format!("{}, without {rule}", scenario))),
+                Err(e) if refused(&e) => return Err(e.context(format!("{scenario}, without {rule}"))),
                 Err(e) => (Default::default(), Some(format!("{e:#}"))),
             };
             log.append(Record { scenario, rule, round: turn.round, on: on.clone(), off, failed })?;
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(rules(&[]).unwrap(), Rule::ALL);
         assert_eq!(rules(&["turns", "loads"]).unwrap(), [Rule::Turns, Rule::Loads]);
         let refused = rules(&["loads", "load"]).unwrap_err().to_string();
-        assert!(refused.contains("no rule 'load'") && refused.contains("loads"), "{refused}");
+        assert!(refused.contains("no rule 'load'") && refused.contains("site-scores"), "{refused}");
     }
 
     #[test]
