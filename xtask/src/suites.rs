@@ -466,10 +466,13 @@ fn run_one(suite: &'static Suite) -> Outcome {
             Err(what) => (0, Some(what)),
         },
     };
-    if let Some(what) = &failure {
-        println!("== {} FAILED: {what}", suite.name);
+    let took = began.elapsed();
+    // At once: a run that is cut short has no table, and it is then that one asks where the time went.
+    match &failure {
+        Some(what) => println!("== {} FAILED after {:.0} s: {what}", suite.name, took.as_secs_f64()),
+        None => println!("== {} took {:.0} s", suite.name, took.as_secs_f64()),
     }
-    Outcome { name: suite.name, tests, took: began.elapsed(), failure }
+    Outcome { name: suite.name, tests, took, failure }
 }
 
 /// Runs the command, shows its output, and returns how many tests passed.
