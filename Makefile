@@ -5,6 +5,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 export WEIR_BIN ?= $(abspath $(TARGET))/release/weir
 export WEIR_VENV ?= $(abspath target/venv)
 
+# What `make install` reads; packaging/install.sh explains them.
+export BUILD ?= $(abspath $(TARGET))/release
+export PREFIX ?= /usr/local
+export DESTDIR ?=
+NOTICES := $(abspath $(TARGET))/release/third-party-licences.txt
+
 SCALE ?= small
 SCENARIO ?= pool
 # A build that can leave rules out: target/experiments.
@@ -13,7 +19,8 @@ REQUIREMENTS := tests/programs/requirements.txt
 VENV_STAMP := $(WEIR_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench record ablate build check tidy unit shim programs venv fmt clean
+.DELETE_ON_ERROR:
+.PHONY: help demo test bench record ablate build licences install uninstall check tidy unit shim programs venv fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,8 +45,20 @@ ablate: ## leave out every rule in turn and measure what that costs; it says how
 	$(abspath $(TARGET))/experiments/weir bench ablate --file $(TARGET)/ablation.jsonl \
 		--page docs/experiments/ablation.md $(ARGS)
 
-build: ## build the release binaries into target/release
+build: $(NOTICES) ## build the release binaries into target/release
 	cargo build --release -p weir-cli -p weir-preload
+
+licences: $(NOTICES) ## collect the licences of all that is linked, from the sources of the crates
+
+$(NOTICES): Cargo.lock packaging/licences.sh
+	mkdir -p $(@D)
+	packaging/licences.sh >$@
+
+install: ## put what `make build` made below PREFIX (/usr/local); DESTDIR= for packages
+	packaging/install.sh install
+
+uninstall: ## remove what `make install` put there
+	packaging/install.sh uninstall
 
 check: ## formatting, lints, repository checks
 	cargo run -q -p xtask -- test fmt clippy tidy

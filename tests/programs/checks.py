@@ -26,17 +26,17 @@ def in_folders(program):
     return begin
 
 
-def main(about, checks, begin):
+def main(about, checks, begin, modes=MODES):
     """Runs checks, and returns the exit status: 0 when all were fine. `begin` gets a way to serve faults, and
-    gives a function that runs one check."""
+    gives a function that runs one check. `modes` are the ways that matter to them."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", action="append", choices=MODES, help="one way to serve faults alone")
+    parser.add_argument("--faults", action="append", choices=modes, help="one way to serve faults alone")
     parser.add_argument("--only", action="append", help="checks whose name contains this (may be repeated)")
     options = parser.parse_args()
     if not os.access(WEIR, os.X_OK):
         sys.exit(f"{parser.prog}: {WEIR} not found: run `make build` or set WEIR_BIN")
     failed = ran = 0
-    for faults in options.faults or MODES:
+    for faults in options.faults or modes:
         perform = begin(faults)
         for check in checks:
             if options.only and not any(word in check.__name__ for word in options.only):

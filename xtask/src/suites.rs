@@ -95,6 +95,12 @@ const OUTSIDE: &[Need] = &[
 ];
 const NOBODY: &[Need] =
     &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
+const PACKAGES: &[Need] = &[
+    Need::Tool("python3", "python3"),
+    Need::Tool("make", "make"),
+    Need::Tool("strip", "binutils"),
+    Need::Tool("man", "man-db"),
+];
 const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
 const VENV: &[Need] = &[Need::Tool("python3", "python3 python3-venv"), Need::Tool("make", "make")];
 
@@ -310,6 +316,14 @@ const SUITES: &[Suite] = &[
         env: &[],
         needs: REFUSALS,
         tests_min: 54,
+        minutes_max: 5,
+    },
+    Suite {
+        name: "packages",
+        command: &["python3", "tests/programs/packages.py"],
+        env: &[],
+        needs: PACKAGES,
+        tests_min: 7,
         minutes_max: 5,
     },
     Suite {
