@@ -1,6 +1,6 @@
 //! Link options of the shim: its constructor runs before those of every other library, its own references to
-//! the symbols that it exports are bound to itself, and what jemalloc asks of `mmap` comes to `arena.rs`. And
-//! the few lines of C.
+//! the symbols that it exports are bound to itself, and what jemalloc asks of `mmap` comes to `jemalloc.rs`.
+//! And the few lines of C.
 
 fn main() {
     for arg in

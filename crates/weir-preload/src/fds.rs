@@ -1,5 +1,5 @@
 //! Programs close descriptors that they did not open (daemons, shells, `closefrom(3)`). Closing the engine's
-//! would turn evicted pages into zeros, or another file into the swap file or the terminal: for those
+//! would turn pages that are out into zeros, or another file into the swap file or the terminal: for those
 //! descriptors the calls pretend.
 
 use crate::libc_next::{__close, Next, set_errno};

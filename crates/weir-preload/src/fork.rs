@@ -8,7 +8,7 @@
 use crate::inline::child;
 use crate::inline::ours::{OURS, taken};
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
-use crate::{arena, brk, exit, heap, kept, live, shm, state, threads};
+use crate::{brk, exit, heap, jemalloc, kept, live, shm, state, threads};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use weir::engine::threads::{fatal, say};
@@ -28,10 +28,10 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 static MASK: AtomicU64 = AtomicU64::new(0);
 
 /// What jemalloc would have registered: before a fork, after it in the parent, and in the child.
-static ARENAS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+static JEMALLOCS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
-fn arenas(when: usize) {
-    match ARENAS[when].load(Ordering::Acquire) {
+fn jemallocs(when: usize) {
+    match JEMALLOCS[when].load(Ordering::Acquire) {
         0 => {}
         // SAFETY: jemalloc's function, stored above.
         f => unsafe { core::mem::transmute::<usize, extern "C" fn()>(f)() },
@@ -65,9 +65,9 @@ fn ensure_registered() {
 /// - as `pthread_atfork(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __register_atfork(a: Handler, b: Handler, c: Handler, dso: *mut c_void) -> c_int {
-    if arena::is_beginning() {
+    if jemalloc::is_beginning() {
         // Its locks come after libc's stream list, as those of libc's own allocator do: by handlers of ours.
-        for (slot, handler) in ARENAS.iter().zip([a, b, c]) {
+        for (slot, handler) in JEMALLOCS.iter().zip([a, b, c]) {
             slot.store(handler.map_or(0, |f| f as usize), Ordering::Release);
         }
         return 0;
@@ -150,7 +150,7 @@ fn prepare_with(used: &[usize]) {
         if used.iter().all(|addr| stays(*addr)) && touch_streams(stays) {
             break;
         }
-        engine.fork_done(); // evicted between the touch and the gate: again
+        engine.fork_done(); // went out between the touch and the gate: again
     }
     closed(engine, signals);
 }
@@ -165,7 +165,7 @@ fn block_signals() -> u64 {
 fn lock_outer() {
     brk::lock_for_fork();
     shm::lock_for_fork();
-    arenas(0);
+    jemallocs(0);
 }
 
 /// The gate is closed, by a thread that had this mask.
@@ -332,7 +332,7 @@ fn on_own_stack(flags: usize) -> Option<u64> {
     // Not on that stack: a handler of Weir's calls this, and a fault's handler would begin where that one's
     // frame lies.
     if signals.is_some() {
-        arenas(2);
+        jemallocs(2);
     }
     signals
 }
@@ -375,7 +375,7 @@ fn in_parent() -> Option<u64> {
     if let Some(engine) = state::engine() {
         engine.fork_done();
     }
-    arenas(1);
+    jemallocs(1);
     unlock_outer();
     Some(signals)
 }
@@ -401,7 +401,7 @@ unsafe extern "C" fn child() {
 
 fn end_in_child(streams: bool) {
     if let Some(signals) = in_child() {
-        arenas(2);
+        jemallocs(2);
         end(streams, signals);
     }
 }

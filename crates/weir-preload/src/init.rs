@@ -1,6 +1,6 @@
 //! The constructor: reads the environment before anybody else runs.
 
-use crate::{arena, demand, exit, family, fork, inline, kept, start, state};
+use crate::{demand, exit, family, fork, inline, jemalloc, kept, start, state};
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::{CString, OsString};
 use weir::config::{Faults, Fork, OPTIONS, OptionId, OptionSpec, Settings, file, names};
@@ -20,7 +20,7 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
         weir::engine::threads::fatal(format_args!("engine bug: {info}"));
     }));
     inline::tables::prepare();
-    arena::prepare();
+    jemalloc::prepare();
     kept::prepare();
     demand::prepare(start::start);
     match settings(&Block(envp)) {

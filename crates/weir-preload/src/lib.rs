@@ -8,7 +8,6 @@
 //! could come back as one of our own hooks on an engine thread; the Rust heap of this library is
 //! talc over raw mappings.
 
-mod arena;
 mod brk;
 mod demand;
 mod ends;
@@ -21,6 +20,7 @@ mod heap;
 mod hints;
 mod init;
 mod inline;
+mod jemalloc;
 mod kept;
 mod libc_next;
 mod live;

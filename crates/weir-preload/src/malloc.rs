@@ -10,7 +10,7 @@ use crate::libc_next::{
     set_errno,
 };
 use crate::state::{self, Weir};
-use crate::{arena, demand};
+use crate::{demand, jemalloc};
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 use weir::engine::remap::Place;
@@ -26,7 +26,7 @@ const LARGE_ALIGN: usize = 256 << 10;
 
 enum Home {
     Libc,
-    Arena(&'static Weir),
+    Jemalloc(&'static Weir),
     Region(&'static Weir),
 }
 
@@ -37,7 +37,7 @@ fn home(size: usize, caller: usize) -> Home {
         None => Home::Libc,
         Some(e) if size >= LARGE_BYTES => Home::Region(e),
         Some(_) if size < LIBCS_MAX && LIBC_CODE.contains(caller) => Home::Libc,
-        Some(e) => Home::Arena(e),
+        Some(e) => Home::Jemalloc(e),
     }
 }
 
@@ -59,7 +59,7 @@ pub extern "C" fn allocate(size: usize, caller: usize) -> *mut c_void {
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_malloc(size) },
         Home::Region(e) => region(e, size, 1, false),
-        Home::Arena(_) => arena::allocate(size),
+        Home::Jemalloc(_) => jemalloc::allocate(size),
     }
 }
 
@@ -70,7 +70,7 @@ pub extern "C" fn allocate_zeroed(n: usize, size: usize, caller: usize) -> *mut 
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_calloc(n, size) },
         Home::Region(e) => region(e, total, 1, true),
-        Home::Arena(_) => arena::allocate_zeroed(total),
+        Home::Jemalloc(_) => jemalloc::allocate_zeroed(total),
     }
 }
 
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn release(p: *mut c_void) {
             return;
         }
     }
-    // SAFETY: the arena's block, or a bug of the program that the allocator reports.
-    unsafe { arena::release(p) };
+    // SAFETY: jemalloc's block, or a bug of the program that the allocator reports.
+    unsafe { jemalloc::release(p) };
 }
 
 /// `realloc(3)`.
@@ -126,9 +126,9 @@ pub unsafe extern "C" fn reallocate(p: *mut c_void, size: usize, caller: usize) 
             };
         }
         if size < LARGE_BYTES && state::running().is_some() {
-            return arena::reallocate(p, size);
+            return jemalloc::reallocate(p, size);
         }
-        move_block(p, arena::usable_size(p), size, caller)
+        move_block(p, jemalloc::usable_size(p), size, caller)
     }
 }
 
@@ -174,8 +174,8 @@ fn aligned(align: usize, size: usize, caller: usize) -> *mut c_void {
         // SAFETY: libc's allocator.
         Home::Libc => unsafe { __libc_memalign(align, size) },
         Home::Region(e) => region(e, size, align, false),
-        Home::Arena(_) if align < LARGE_ALIGN => arena::allocate_aligned(align, size),
-        Home::Arena(e) => region(e, size, align, false),
+        Home::Jemalloc(_) if align < LARGE_ALIGN => jemalloc::allocate_aligned(align, size),
+        Home::Jemalloc(e) => region(e, size, align, false),
     }
 }
 
@@ -236,8 +236,8 @@ pub unsafe extern "C" fn usable_size(p: *mut c_void) -> usize {
         return 0;
     }
     match state::owner(p as usize) {
-        // SAFETY: a live block of the arena's.
-        Some(e) => large_len(e, p).unwrap_or_else(|| unsafe { arena::usable_size(p) }),
+        // SAFETY: a live block of jemalloc's.
+        Some(e) => large_len(e, p).unwrap_or_else(|| unsafe { jemalloc::usable_size(p) }),
         None => libc_usable_size(p),
     }
 }

@@ -3,7 +3,7 @@
 use crate::inline::{handlers, ours, rings};
 use crate::state::{self, Weir};
 use crate::threads::{self, STACK_BYTES};
-use crate::{arena, ends, exit, live};
+use crate::{ends, exit, jemalloc, live};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use weir::config::{Faults, Settings};
@@ -35,7 +35,7 @@ pub fn start() {
         // By this thread, not the builder: it may hold one of the loader's locks that
         // pthread_create needs, and those are recursive.
         threads::start();
-        arena::begin();
+        jemalloc::begin();
         state::set_running();
     }
     state::end_start();

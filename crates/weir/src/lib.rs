@@ -1,7 +1,7 @@
 //! The Weir engine: how a page lives between RAM, a compressed pool and a swap file.
 //!
-//! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table and the
-//! frame arena. Everything that touches the kernel or raw memory is behind `door`.
+//! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table, the frame
+//! arena and `shared`. Everything that touches the kernel or raw memory is behind `door`.
 
 #![deny(unsafe_code)]
 

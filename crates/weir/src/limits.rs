@@ -83,8 +83,9 @@ pub const THREAD_BYTES: u64 = 32 << 10;
 /// A thread that makes others looks at the memory outside whenever they take so many bytes. With 111 MiB of
 /// stacks in a third of a second the RAM was 149 to 152 MiB of a budget of 150, without it 163 to 191.
 pub const THREADS_LOOK_BYTES: u64 = 1 << 20;
-/// Small batches (of a window) that it reclaims at most then: four times what the threads take, to catch up.
-pub const THREADS_BATCHES: u32 = 16;
+/// Small rounds of reclaim (a window each) that it makes at most then: four times what the threads take, to
+/// catch up.
+pub const THREADS_ROUNDS: u32 = 16;
 
 /// Below this many free frames the background reclaimer starts (share of all frames).
 pub const FREE_LOW_SHARE: u32 = 128;
@@ -99,8 +100,8 @@ pub const FREE_RESERVE: u32 = BLOCK_PAGES / 4;
 /// longer come straight from the kernel.
 pub const GROW_AHEAD: u32 = 16 * BLOCK_PAGES;
 
-/// While nothing was ever evicted, pages get new frames until so few more are allowed. The last ones are made
-/// in the arena ahead of need: the pool wants a whole window before it can store its first page, and the
+/// While nothing was ever reclaimed, pages get new frames until so few more are allowed. The last ones are
+/// made in the arena ahead of need: the pool wants a whole window before it can store its first page, and the
 /// limit falls a little with every row of the page table that comes into use.
 pub const NEW_FRAMES_LEAVE: u32 = 4 * BLOCK_PAGES;
 
@@ -145,7 +146,7 @@ pub const FAULT_STALL_MS: u64 = 10_000;
 // The bits of the word in which a block's row remembers its faults. These are sizes; bits 0 and 1 say that
 // there is a stream, and that it goes backwards.
 
-/// Where a stream's window begins.
+/// Where a stream's size begins.
 pub const STREAM_SIZE_SHIFT: u32 = 2;
 /// Where the first page that it brought last begins.
 pub const STREAM_LO_SHIFT: u32 = 9;
@@ -192,12 +193,12 @@ pub const REFS_MAX: u32 = 3;
 
 /// Most blocks fetched ahead of a stream. Not tried.
 pub const DEPTH_MAX: u32 = 4;
-/// A window of so many pages belongs to faults in order. Not tried: two pages side by side come by chance.
+/// A stream of this size belongs to faults in order. Not tried: two pages side by side come by chance.
 pub const IN_ORDER: u32 = 4;
-/// A fault that continues nothing divides the window by this. Not tried.
-pub const WINDOW_SHRINK: u32 = 16;
-/// A fault where an earlier stream began divides its window by this. Tried: 1 and 4 (decision 22).
-pub const WINDOW_RESTART: u32 = 4;
+/// A fault that continues nothing divides its stream's size by this. Not tried.
+pub const STREAM_SHRINK: u32 = 16;
+/// A fault where an earlier stream began divides its size by this. Tried: 1 and 4 (decision 22).
+pub const STREAM_RESTART: u32 = 4;
 /// Most pages that were there already that a stream passes over between two faults. Tried: 0 and 8 (decision
 /// 22).
 pub const PASSED_MAX: usize = 8;
@@ -212,7 +213,7 @@ pub const STRIDE_SURE_MAX: u32 = 200;
 pub const STRIDE_PAGES_MAX: u32 = 16;
 const _: () =
     assert!(STRIDE_CONFIRM >= 1 && STRIDE_PAGES_MAX.is_power_of_two() && STRIDE_PAGES_MAX <= BLOCK_PAGES);
-const _: () = assert!(IN_ORDER > 1 && WINDOW_RESTART <= WINDOW_SHRINK && WINDOW_SHRINK <= BLOCK_PAGES);
+const _: () = assert!(IN_ORDER > 1 && STREAM_RESTART <= STREAM_SHRINK && STREAM_SHRINK <= BLOCK_PAGES);
 
 // Admission ([`crate::policy::admission`]). By decision 33, where it names no other.
 
@@ -302,7 +303,7 @@ pub const POOL_PLACES: u32 = 8;
 pub const CLUSTER_SPARSE_PART: u64 = 4;
 /// Pages tried in vain before the rest of a window is given back untried. Not tried.
 pub const STUCK_SAMPLE: u32 = 8;
-/// Bound: victims looked at per batch, blocks whose pages cannot leave, before giving up.
+/// Bound: victims looked at per round, blocks whose pages cannot leave, before giving up.
 pub const VICTIMS_TRIED: u32 = 16;
 /// Bound: blocks looked at for one batch of pooled pages.
 pub const COLD_BLOCKS: u32 = 256;
@@ -475,15 +476,15 @@ const _: () = {
 };
 
 /// It steers nothing but what is told: a program is told that it crawls when one of its threads has waited
-/// for memory for more than this part of a window, in percent: from there on more memory may make it twice as
+/// for memory for more than this part of a period, in percent: from there on more memory may make it twice as
 /// fast. Not tried with others. `examples/numpy_job.py`, which needs 1.6 GiB, waited for 54 % of its time in
 /// 1100M and for 85 % in 400M.
 pub const CRAWL_PERCENT: u64 = 50;
-/// The window, ns, which steers nothing else: that job fills its memory in half a second to eleven. Not
+/// The period, ns, which steers nothing else: that job fills its memory in half a second to eleven. Not
 /// tried with others.
-pub const CRAWL_WINDOW_NS: u64 = 10_000_000_000;
+pub const CRAWL_PERIOD_NS: u64 = 10_000_000_000;
 /// Pause after the first warning, ns (steers nothing else); each next one is twice as long: an hour of
 /// crawling gives nine lines.
-pub const CRAWL_PAUSE_NS: u64 = CRAWL_WINDOW_NS;
+pub const CRAWL_PAUSE_NS: u64 = CRAWL_PERIOD_NS;
 /// A whole, in percent: it steers nothing.
 pub const WHOLE_PERCENT: u64 = 100;

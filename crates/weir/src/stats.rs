@@ -183,7 +183,7 @@ counters! {
         /// Of `swap_ra`, pages known to be used. Nobody sees an access to a page that is there, so the proof
         /// is the next fault of what brought them: a stream that faults at the edge of what it brought has
         /// passed over all of it (also when it did so block by block, in blocks fetched ahead), and so has a
-        /// stride at the page behind those fetched. It is a lower bound: the last window of every stream
+        /// stride at the page behind those fetched. It is a lower bound: what came last of every stream
         /// stays unproven, as does what a system call used.
         swap_ra_hit "swap_ra_hit" pages "Close to swap_ra: what was fetched ahead was wanted.",
         /// Blocks unmapped by reclaim.

@@ -147,7 +147,7 @@ fn move_all(
     while let (Some((l, l_left)), Some((r, r_left))) = (local.next(), remote.next()) {
         // Both ends get half of what a call may pin; a page of each at least.
         let to_page_end = |at: usize| PAGE_BYTES - at % PAGE_BYTES;
-        let room = (e.share_of_a_call() / 2).saturating_sub(2 * PAGE_BYTES).min(PIECE_BYTES);
+        let room = (e.bytes_for_a_call() / 2).saturating_sub(2 * PAGE_BYTES).min(PIECE_BYTES);
         let len = l_left.min(r_left).min(room.max(to_page_end(l).min(to_page_end(r))));
         let signals = thread::block_signals();
         let pins = [local.pin(e, l, len), remote.pin(e, r, len)];

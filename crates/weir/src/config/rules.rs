@@ -51,7 +51,7 @@ rules! {
     RunAhead "run-ahead" Plain "A stream brings pages of the block that faults alone.",
     PassOver "pass-over" Plain "A stream ends at a page that is there already.",
     Restart "restart" Plain "A walk that begins where an earlier one began starts with one page.",
-    WholeBlocks "whole-blocks" Plain "First touches follow streams, also while nothing was ever evicted.",
+    WholeBlocks "whole-blocks" Plain "First touches follow streams, also while nothing was ever reclaimed.",
     SwapReadahead "swap-readahead" Plain "A fault on a page in the swap file brings that page alone.",
     Strides "strides" Plain "Larger strides are not followed.",
     Spans "spans" Plain "Blocks of first touches come one by one.",

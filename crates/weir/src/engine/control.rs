@@ -595,7 +595,7 @@ impl<P: Pager> Engine<P> {
         Err(Refused::Full)
     }
 
-    /// Reclaims a small batch in a thread of the program.
+    /// Reclaims a small round in a thread of the program.
     pub(super) fn reclaim_here(&self) -> u32 {
         let mut workbench = self.workbench.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         reclaim::run_once(&self.core, &mut workbench, 64, Effort::Direct).freed

@@ -54,7 +54,7 @@ fn my_row() -> Option<u32> {
 pub enum Passage {
     /// Jump here.
     Stub(usize),
-    /// It cannot be made in one go (its buffers exceed a call's share, or all stubs are in use): see
+    /// It cannot be made in one go (its buffers exceed what a call may pin, or all stubs are in use): see
     /// [`Engine::make_in_pieces`].
     Pieces,
 }
@@ -170,7 +170,7 @@ impl Engine<KernelPager> {
         let mut done = 0;
         let mut parts = Parts::of(call.nr, &call.args);
         loop {
-            let next = parts.next(done, self.share_of_a_call(), &mut |at, out| self.read_pinned(at, out));
+            let next = parts.next(done, self.bytes_for_a_call(), &mut |at, out| self.read_pinned(at, out));
             let mut piece = match next {
                 Ok(Some(piece)) => piece,
                 Ok(None) if parts.known() => return done as isize,
@@ -215,11 +215,11 @@ impl Engine<KernelPager> {
     }
 
     /// Bytes that one more call may pin.
-    pub fn share_of_a_call(&self) -> usize {
+    pub fn bytes_for_a_call(&self) -> usize {
         self.pages_for_a_call() as usize * PAGE_BYTES
     }
 
-    /// Pages that one more call may pin: a share of what is left, so that several can be under way.
+    /// Pages that one more call may pin: a part of what is left, so that several can be under way.
     fn pages_for_a_call(&self) -> u32 {
         let most = self.core.room.frames.limit() / 2;
         (most.saturating_sub(self.core.pins.pages()) / 2).max(1)

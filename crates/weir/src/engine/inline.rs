@@ -25,9 +25,9 @@ use weir_os::sys::Errno;
 use weir_os::thread;
 
 /// Frames freed by a faulting thread that keeps room for itself: bounds how long one fault takes.
-const OWN_BATCH: u32 = 3;
+const OWN_ROUND: u32 = 3;
 /// The same where faults take runs: what one of them takes.
-const STREAM_BATCH: u32 = BLOCK_PAGES;
+const STREAM_ROUND: u32 = BLOCK_PAGES;
 /// Room for new frames below which free ones are given up for it.
 const CREDIT_LOW: u32 = 32;
 /// How long a faulting thread runs before others do, where they are more than the processors: a few faults.
@@ -198,12 +198,12 @@ impl Engine<KernelPager> {
         let _ = self.inline.chore.set(f);
     }
 
-    /// A small batch of reclaim by the faulting thread, when room gets short.
+    /// A small round of reclaim by the faulting thread, when room gets short.
     fn keep_room(&self, workbench: &mut Workbench) {
         let core = &self.core;
         if core.room.demand.streams_crowd() && core.room.available() < core.room.low_mark() {
             core.stats.own_reclaims().add(1);
-            reclaim::run_once(core, workbench, STREAM_BATCH, Effort::Own);
+            reclaim::run_once(core, workbench, STREAM_ROUND, Effort::Own);
             return;
         }
         if !core.room.demand.crowded() {
@@ -211,7 +211,7 @@ impl Engine<KernelPager> {
         }
         if core.room.available() < core.room.own_mark() {
             core.stats.own_reclaims().add(1);
-            reclaim::run_once(core, workbench, OWN_BATCH, Effort::Own);
+            reclaim::run_once(core, workbench, OWN_ROUND, Effort::Own);
         }
         if core.room.frames.credit() < CREDIT_LOW {
             core.room.balance_a_little(&core.pager, &core.stats);

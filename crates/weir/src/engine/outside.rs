@@ -1,7 +1,7 @@
 //! Memory outside the engine, measured by the background thread: what the kernel counts as this process's
 //! anonymous memory, less what the engine holds. `shared/ledger.rs` says what follows.
 //!
-//! Looks are made in turn with reclaim's batches, `OUTSIDE_LOOK_NS` apart while the program runs, and as
+//! Looks are made in turn with reclaim's rounds, `OUTSIDE_LOOK_NS` apart while the program runs, and as
 //! rarely as the thread wakes up anyway while it does not. One is a system call of a few microseconds.
 
 pub mod meter;
@@ -9,7 +9,7 @@ pub mod meter;
 use super::Engine;
 use super::say::say;
 use crate::door::Pager;
-use crate::limits::{OUTSIDE_LOOK_NS, THREAD_BYTES, THREADS_BATCHES, THREADS_LOOK_BYTES};
+use crate::limits::{OUTSIDE_LOOK_NS, THREAD_BYTES, THREADS_LOOK_BYTES, THREADS_ROUNDS};
 use crate::sync::Ordering;
 use weir_os::pager::KernelPager;
 use weir_os::ram::Statm;
@@ -95,7 +95,7 @@ impl<P: Pager> Engine<P> {
         self.meter.asked.store(0, Ordering::Relaxed);
         let _inside = self.inside();
         self.look_outside();
-        for _ in 0..THREADS_BATCHES {
+        for _ in 0..THREADS_ROUNDS {
             self.core.room.shed_excess(&self.core.pager);
             if self.core.room.frames.existing() <= self.core.room.frames.limit() || self.reclaim_here() == 0 {
                 break;

@@ -1,5 +1,7 @@
-//! The engine's threads: one serves faults, one reclaims in the background. Both block every
-//! signal, allocate nothing, and leave the gate between batches so that a fork need not wait long.
+//! What the engine's threads do: `weir-fault` serves faults (thread mode), `weir-reclaim` reclaims in the
+//! background; and what they have in common with a thread that resolves its own fault. They block every
+//! signal, allocate nothing, and leave the gate between rounds so that a fork need not wait long.
+//! (`weir-ahead` is in `inline`, the keeper in `files`.)
 
 use super::Engine;
 use super::desk::Serving;
@@ -45,12 +47,12 @@ const POOL_NEEDED_MS: u64 = FRUITLESS_MS_MAX / 6;
 const TRIM_NS: u64 = 1_000_000_000;
 /// Batches written through in one turn of the background thread.
 const THROUGH_BATCHES: u32 = 16;
-/// Frames freed by one background batch.
-const BACKGROUND_BATCH: u32 = 64;
+/// Frames freed by one background round.
+const BACKGROUND_ROUND: u32 = 64;
 /// Frames freed by a fault for itself: for single pages a few, for streams more than a block,
 /// which they take.
-const DIRECT_BATCH: u32 = 16;
-const DIRECT_BATCH_STREAM: u32 = 2 * BLOCK_PAGES;
+const DIRECT_ROUND: u32 = 16;
+const DIRECT_ROUND_STREAM: u32 = 2 * BLOCK_PAGES;
 
 const NO_FAULT: FaultMessage = FaultMessage { address: 0, write_protect: false, tid: 0 };
 
@@ -65,7 +67,7 @@ impl Engine<KernelPager> {
                 fatal(format_args!("cannot wait for page faults: {e}"));
             }
             loop {
-                // Out of the gate after every batch: a fork may be waiting.
+                // Out of the gate after every reading: a fork may be waiting.
                 let _inside = self.gate.enter();
                 let n = self.intake(&mut messages);
                 if n == 0 {
@@ -166,7 +168,7 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// Frees a small batch in the faulting path. True if it freed anything.
+    /// Frees a small round of frames in the faulting path. True if it freed anything.
     fn direct_reclaim(&self, workbench: &mut Workbench) -> bool {
         let start = thread::now_ns();
         stats::add(&self.core.stats.direct_reclaims, 1);
@@ -175,16 +177,16 @@ impl Engine<KernelPager> {
         let grown = self.core.room.frames.free() < BLOCK_PAGES
             && self.core.room.frames.grow(&self.core.pager).unwrap_or(0) > 0;
         let dropped = grown || self.drop_oldest_cached();
-        let batch = if dropped {
+        let round = if dropped {
             reclaim::Reclaimed::default()
         } else {
             let singles = self.core.room.demand.wants_credit();
-            let part = (self.core.room.frames_outside_pool() / 8).max(DIRECT_BATCH);
-            let want = if singles { DIRECT_BATCH } else { DIRECT_BATCH_STREAM.min(part) };
+            let part = (self.core.room.frames_outside_pool() / 8).max(DIRECT_ROUND);
+            let want = if singles { DIRECT_ROUND } else { DIRECT_ROUND_STREAM.min(part) };
             reclaim::run_once(&self.core, workbench, want, Effort::Direct)
         };
         stats::add(&self.core.stats.direct_reclaim_ns, thread::now_ns() - start);
-        dropped || batch.freed > 0 || self.core.room.available() > before
+        dropped || round.freed > 0 || self.core.room.available() > before
     }
 
     /// Fetches what a stream will want next, unless somebody faults meanwhile.
@@ -265,7 +267,7 @@ impl Engine<KernelPager> {
             loop {
                 self.look_outside_if_due();
                 let _inside = self.gate.enter();
-                // Otherwise the last of many batches would give back what all of them freed.
+                // Otherwise the last of many rounds would give back what all of them freed.
                 self.core.room.shed_excess(&self.core.pager);
                 if self.core.room.balance(&self.core.pager, &self.core.stats) > 0 {
                     continue;
@@ -285,14 +287,14 @@ impl Engine<KernelPager> {
                 if self.drop_oldest_cached() {
                     continue;
                 }
-                let batch = reclaim::run_once(&self.core, workbench, BACKGROUND_BATCH, Effort::Background);
-                freed += batch.freed;
+                let round = reclaim::run_once(&self.core, workbench, BACKGROUND_ROUND, Effort::Background);
+                freed += round.freed;
                 // Also while it is never done.
                 pool_size::choose(&self.core, thread::now_ns());
                 if self.core.room.pool.is_over() {
                     self.tidy_up_pool();
                 }
-                if batch.freed == 0 {
+                if round.freed == 0 {
                     break;
                 }
             }

@@ -23,7 +23,7 @@ const SINCE_MASK: u32 = u32::MAX >> SINCE_SHIFT;
 const NONE: u32 = 0;
 const PROBATION: u32 = 1;
 const MAIN: u32 = 2;
-/// Time of an eviction that never was.
+/// When a block went out that never did.
 const NEVER: u32 = 0;
 /// Of one that is not remembered.
 const FORGOTTEN: u32 = u32::MAX;

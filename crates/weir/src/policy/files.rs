@@ -152,11 +152,11 @@ mod tests {
                 Queue::Passing => (self.queues.passing += PAGES, self.passing.push_back(block)),
             };
             while self.queues.fixed + self.queues.passing > self.queues.part {
-                self.evict();
+                self.send_away();
             }
         }
 
-        fn evict(&mut self) {
+        fn send_away(&mut self) {
             let queue = self.queues.victim(self.turn).unwrap();
             self.turn += 1;
             let victim = match queue {

@@ -1,11 +1,11 @@
 //! Readahead: how much to bring with a faulted page.
 //!
-//! Unit-stride streams are followed by a small state in every block's row: direction, window size and the
-//! edge where the next fault is expected. A fault at the edge doubles the window, up to the block; a fault
-//! elsewhere divides it by [`WINDOW_SHRINK`]; a fault at the border of a fresh block inherits the neighbour's
-//! stream. So any number of streams is followed at once, forwards and backwards, and a random fault brings
-//! one page. Streams that fill whole blocks also run ahead by up to [`DEPTH_MAX`] blocks, after the faulting
-//! thread is awake again.
+//! Unit-stride streams are followed by a small state in every block's row: direction, size (how many pages a
+//! fault brings) and the edge where the next fault is expected. A fault at the edge doubles the size, up to
+//! the block; a fault elsewhere divides it by [`STREAM_SHRINK`]; a fault at the border of a fresh block
+//! inherits the neighbour's stream. So any number of streams is followed at once, forwards and backwards, and
+//! a random fault brings one page. Streams that fill whole blocks also run ahead by up to [`DEPTH_MAX`]
+//! blocks, after the faulting thread is awake again.
 //!
 //! Larger strides (a column of a matrix) are followed per thread ([`stride`]).
 //!
@@ -17,14 +17,14 @@
 //! row counts what is unproven of its stream; blocks fetched ahead pass the count on to the last of them,
 //! where the next fault will come.
 //!
-//! While nothing was ever evicted, first touches bring whole blocks: frames are plentiful and a fault costs
+//! While nothing was ever reclaimed, first touches bring whole blocks: frames are plentiful and a fault costs
 //! more than 64 zeroed frames.
 
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
     DEPTH_MAX, FREE_RESERVE, IN_ORDER, PASSED_MAX, STREAM_DEPTH_MAX, STREAM_DEPTH_SHIFT, STREAM_HI_SHIFT,
-    STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_SIZE_SHIFT, STRIDE_BITS, STRIDE_CONFIRM, STRIDE_PAGES_MAX,
-    STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT, WINDOW_RESTART, WINDOW_SHRINK,
+    STREAM_LO_SHIFT, STREAM_PLACE_MAX, STREAM_RESTART, STREAM_SHRINK, STREAM_SIZE_SHIFT, STRIDE_BITS,
+    STRIDE_CONFIRM, STRIDE_PAGES_MAX, STRIDE_SURE_MAX, UNPROVEN_MAX, UNPROVEN_SHIFT,
 };
 use crate::page::id::{BLOCK_PAGES, BlockId, PageId, run_mask};
 use crate::page::region::Access;
@@ -133,12 +133,12 @@ impl Stream {
         }
     }
 
-    /// Begun anew after a time: with a part of its window, since others begin at the same places.
+    /// Begun anew after a time: with a part of its size, since others begin at the same places.
     fn again(self) -> Stream {
         if !is_on(Rule::Restart) {
             return Stream { backwards: self.backwards, ..FRESH };
         }
-        Stream { size: (self.size / WINDOW_RESTART).max(1), depth: 0, ..self }
+        Stream { size: (self.size / STREAM_RESTART).max(1), depth: 0, ..self }
     }
 
     /// The page at `index` alone, and the stream as if it had brought no more.
@@ -232,7 +232,7 @@ pub struct Signals {
     pub again: bool,
     /// Loads are answered here.
     pub loads: bool,
-    /// Nothing was ever evicted.
+    /// Nothing was ever reclaimed.
     pub plentiful: bool,
     /// There are frames enough for whole blocks of first touches.
     pub ample: bool,
@@ -348,8 +348,8 @@ fn next_stream(
         // It starts where it started last time: perhaps the same walk again.
         Some(s) if !s.backwards && index == 0 && s.hi == BLOCK_PAGES => s.again(),
         Some(s) if s.backwards && index == LAST && s.lo == 0 => s.again(),
-        // After a scan every block remembers a wide window; random faults must not pay for each in turn.
-        Some(s) => Stream { backwards: s.backwards, size: (s.size / WINDOW_SHRINK).max(1), ..FRESH },
+        // After a scan every block remembers a large size; random faults must not pay for each in turn.
+        Some(s) => Stream { backwards: s.backwards, size: (s.size / STREAM_SHRINK).max(1), ..FRESH },
         None => FRESH,
     };
     (begun, From::Nowhere)
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forward_stream_doubles_its_window_to_the_block() {
+    fn a_forward_stream_doubles_its_size_to_the_block() {
         let (sizes, s) = run(&[0, 1, 3, 7, 15, 31]);
         assert_eq!(sizes, [1, 2, 4, 8, 16, 32]);
         assert_eq!((s.hi, s.backwards), (63, false));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn random_faults_shrink_the_window_to_one_page() {
+    fn random_faults_shrink_the_size_to_one_page() {
         let (sizes, _) = run(&[0, 1, 3, 40, 10, 50, 20]);
         assert_eq!(sizes, [1, 2, 4, 1, 1, 1, 1]);
         // After a scan of the whole block the first one still brings a few.
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_walk_over_a_block_starts_at_a_quarter_of_the_window() {
+    fn a_second_walk_over_a_block_starts_at_a_quarter_of_the_size() {
         let done = Stream { backwards: false, size: 64, lo: 0, hi: 64, depth: 4 };
         let again = stream_of(Some(done), None, None, 0);
         assert_eq!((again.size, again.depth), (16, 0));

@@ -1,8 +1,8 @@
 //! Pages go out.
 //!
-//! [`run_once`] is the whole way, one batch at a time: excess, pressure, victims, unmap, store,
+//! [`run_once`] is the whole way, one round at a time: excess, pressure, victims, unmap, store,
 //! free. The background thread calls it until the high mark; a fault without a frame, `mlock`, and threads
-//! that keep room for their own next faults call it for a small batch.
+//! that keep room for their own next faults call it for a small round.
 
 pub mod batch;
 pub mod compact;
@@ -60,7 +60,7 @@ pub fn run_once<P: Pager>(core: &Core<P>, workbench: &mut Workbench, want: u32, 
     let mut done = Reclaimed::default();
     // 1. More frames than the budget allows, because metadata grew: give free ones back.
     core.room.frames.shed_excess(&core.pager);
-    core.room.note_eviction();
+    core.room.note_reclaim();
     // 2. Pressure: how much of the second chance there is already. Never all of it when memory is
     //    so small that staged pages are most of what is resident.
     let mark = match effort {

@@ -28,9 +28,9 @@ pub(super) fn lifting_core() -> Core<FakePager> {
 
 fn core_with(mib: u64, lifts: bool) -> Core<FakePager> {
     let core = World::budget(mib).lifts(lifts).core();
-    // As after the first eviction: while memory is plentiful, readahead touches blocks that a test does not
+    // As after the first reclaim: while memory is plentiful, readahead touches blocks that a test does not
     // name.
-    core.room.evicted.store(true, Ordering::Relaxed);
+    core.room.reclaimed.store(true, Ordering::Relaxed);
     core
 }
 

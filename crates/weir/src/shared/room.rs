@@ -33,8 +33,8 @@ pub struct Room {
     pub kick: AtomicU32,
     /// Frames freed so far by anybody: whether there is progress.
     pub progress: Line<AtomicU64>,
-    /// Something was evicted once: memory is not plentiful.
-    pub evicted: AtomicBool,
+    /// Something was reclaimed once: memory is not plentiful.
+    pub reclaimed: AtomicBool,
     pool_max_percent: u32,
     /// Windows that the pool may own, if its largest share allows them.
     pool_windows: AtomicU32,
@@ -53,7 +53,7 @@ impl Room {
             demand: Demand::default(),
             kick: AtomicU32::new(0),
             progress: Line::default(),
-            evicted: AtomicBool::new(false),
+            reclaimed: AtomicBool::new(false),
             pool_max_percent,
             pool_windows: AtomicU32::new(u32::MAX),
             pool_needed: AtomicBool::new(false),
@@ -179,16 +179,16 @@ impl Room {
         self.available() < 2 * self.high_mark()
     }
 
-    /// Whether nothing was ever evicted: what comes in is new.
+    /// Whether nothing was ever reclaimed: what comes in is new.
     pub fn is_plentiful(&self) -> bool {
-        !self.evicted.load(Ordering::Relaxed)
+        !self.reclaimed.load(Ordering::Relaxed)
     }
 
-    /// Something is evicted: memory is not plentiful.
-    pub fn note_eviction(&self) {
+    /// Something is reclaimed: memory is not plentiful.
+    pub fn note_reclaim(&self) {
         // Every fault reads it: written once.
         if self.is_plentiful() {
-            self.evicted.store(true, Ordering::Relaxed);
+            self.reclaimed.store(true, Ordering::Relaxed);
         }
     }
 

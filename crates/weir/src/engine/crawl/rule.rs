@@ -1,6 +1,6 @@
 //! Crawling: when a program that does little but wait for memory is told so.
 
-use crate::limits::{CRAWL_PAUSE_NS, CRAWL_PERCENT, CRAWL_WINDOW_NS, WHOLE_PERCENT};
+use crate::limits::{CRAWL_PAUSE_NS, CRAWL_PERCENT, CRAWL_PERIOD_NS, WHOLE_PERCENT};
 use weir_os::shards::SHARDS;
 
 /// Time that threads have waited for memory so far, ns: a number for each shard of them.
@@ -32,7 +32,7 @@ impl State {
 
     /// Whether a window is over: [`look`] has something to look at.
     pub fn is_due(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.since_ns) >= CRAWL_WINDOW_NS
+        now_ns.saturating_sub(self.since_ns) >= CRAWL_PERIOD_NS
     }
 }
 

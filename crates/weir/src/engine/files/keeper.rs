@@ -268,7 +268,7 @@ impl Keeper {
         } else if files > part {
             // A little more: the next ones come at once.
             let wanted = files - part + part / FILES_SCAN_PART;
-            moved = self.evict(e, wanted / PAGE_BYTES as u64) > 0;
+            moved = self.send_away(e, wanted / PAGE_BYTES as u64) > 0;
             let files = self.estimate();
             self.note(e, files);
             self.stuck = files > part;
@@ -355,7 +355,7 @@ impl Keeper {
     }
 
     /// Has so many pages leave. Returns how many did.
-    fn evict<P: Pager>(&mut self, e: &Engine<P>, pages: u64) -> u64 {
+    fn send_away<P: Pager>(&mut self, e: &Engine<P>, pages: u64) -> u64 {
         let (mut gone, mut tried) = (0, 0);
         for _ in 0..self.writing.len() {
             let Some((entry, tries)) = self.writing.pop_front() else { break };

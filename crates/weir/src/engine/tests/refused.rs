@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::SwapError;
-use crate::limits::{THREAD_BYTES, THREADS_BATCHES, THREADS_LOOK_BYTES};
+use crate::limits::{THREAD_BYTES, THREADS_LOOK_BYTES, THREADS_ROUNDS};
 use crate::page::BlockId;
 use crate::page::region::Region;
 use crate::page::table::{BLOCK_METADATA_BYTES, CHARGED_BLOCKS};
@@ -339,7 +339,7 @@ fn whoever_makes_many_threads_makes_room_for_their_stacks_now_and_then() {
     w.engine.make_room_for_thread();
     let after = excess(&w);
     assert!(after < before, "{after} of {before} frames are too many");
-    assert!(before - after <= THREADS_BATCHES * 128, "{after} of {before}: no more than some batches");
+    assert!(before - after <= THREADS_ROUNDS * 128, "{after} of {before}: no more than some rounds");
     for _ in 0..asks * 40 {
         w.engine.make_room_for_thread();
     }

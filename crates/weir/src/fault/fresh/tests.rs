@@ -71,7 +71,7 @@ fn before_credit_runs_out_frames_are_made_in_the_arena_for_the_pool() {
 #[test]
 fn after_the_first_eviction_frames_of_the_arena_are_used() {
     let core = core(PAGES);
-    core.room.evicted.store(true, Ordering::Relaxed);
+    core.room.reclaimed.store(true, Ordering::Relaxed);
     assert!(matches!(resolve(&core, &Strides::default(), PageId(0), 1), Outcome::Installed(_)));
     assert!(core.room.frames.free() > 0, "some were made ahead");
 }

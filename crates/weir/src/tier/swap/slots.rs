@@ -1,4 +1,4 @@
-//! FrameId numbers: a bitmap shared by all processes, and caches owned by whoever reserves and frees.
+//! Slot numbers: a bitmap shared by all processes, and caches owned by whoever reserves and frees.
 
 use super::counters::Counters;
 use super::shared::{Shared, Word};

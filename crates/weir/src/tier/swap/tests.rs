@@ -37,7 +37,7 @@ struct Fixture {
     mover: Writer,
     cache: SlotCache,
     scratch: Scratch,
-    /// FrameId to page, bytes, references.
+    /// Slot to page, bytes, references.
     model: BTreeMap<SwapSlot, (PageId, Vec<u8>, u32)>,
 }
 
