@@ -11,6 +11,9 @@ export PREFIX ?= /usr/local
 export DESTDIR ?=
 NOTICES := $(abspath $(TARGET))/release/third-party-licences.txt
 
+# What `make deb` and `make wheel` write.
+export OUT ?= $(abspath $(TARGET))/packages
+
 SCALE ?= small
 SCENARIO ?= pool
 # A build that can leave rules out: target/experiments.
@@ -20,7 +23,7 @@ VENV_STAMP := $(WEIR_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench record ablate build licences install uninstall check tidy unit shim programs venv fmt clean
+.PHONY: help demo test bench record ablate build licences install uninstall deb wheel check tidy unit shim programs venv fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +62,12 @@ install: ## put what `make build` made below PREFIX (/usr/local); DESTDIR= for p
 
 uninstall: ## remove what `make install` put there
 	packaging/install.sh uninstall
+
+deb: ## make a Debian package of the build, in target/packages
+	packaging/deb.sh
+
+wheel: ## make a Python wheel of the build, in target/packages
+	packaging/wheel.sh
 
 check: ## formatting, lints, repository checks
 	cargo run -q -p xtask -- test fmt clippy tidy

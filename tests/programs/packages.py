@@ -164,6 +164,89 @@ def without_a_build_install_says_what_to_do(folder):
     assert not (folder / "stage").exists()
 
 
+def debian_package(folder):
+    """Path of the package of this build, made in a folder."""
+    make("deb", OUT=folder)
+    (package,) = folder.glob("weir_*.deb")
+    return package
+
+
+def debian_root(folder, packages):
+    """A folder as root of a system that has these packages and what they need, and nothing else."""
+    system = dict(line.split("=", 1) for line in open("/etc/os-release").read().splitlines() if "=" in line)
+    etc = pathlib.Path("/etc/apt")
+    named = [etc / "sources.list", *etc.glob("sources.list.d/*")]
+    named = [path for path in named if path.suffix in (".list", ".sources") and path.is_file()]
+    sources = [path for path in named if path.stat().st_size]
+    extract = ["mmdebstrap", "--quiet", "--mode=root", "--variant=extract", f"--include={','.join(packages)}"]
+    told([*extract, system["VERSION_CODENAME"], folder, *sources])
+    (folder / "proc").mkdir(exist_ok=True)
+    return folder
+
+
+def in_debian():
+    """Everything that the package has and whose path names Weir, in Debian's places."""
+    own = {path.replace("site-functions", "vendor-completions") for path in TREE if "LICENSE" not in path}
+    packed = {re.sub(r"(\.1|licences\.txt)$", r"\1.gz", path) for path in own}
+    packed = {path.replace("CHANGELOG.md", "changelog.gz") for path in packed}
+    packed |= {"share/doc/weir/copyright", "share/doc/weir/changelog.Debian.gz", "share/doc/weir", "lib/weir"}
+    return sorted(f"usr/{path}" for path in packed)
+
+
+def the_debian_package_runs_as_nobody_with_what_it_depends_on_and_goes_without_a_trace(folder):
+    package = debian_package(folder)
+    depends = told(["dpkg-deb", "--field", package, "Depends"]).strip()
+    root = debian_root(folder / "root", re.findall(r"[a-z][a-z0-9+.-]+(?=[ ,]|$)", depends))
+    # The root's packages are unpacked, but not in the list of the installed.
+    dpkg = ["dpkg", f"--root={root}", "--force-depends", "--log=/dev/null"]
+    of_dpkg = f"{root.name}/var/lib/dpkg"
+    before = [path for path in entries(folder) if not path.startswith(of_dpkg)]
+    told([*dpkg, "--install", package])
+    there = sorted(path for path in entries(root) if "weir" in path and not path.startswith("var/lib/dpkg"))
+    assert there == in_debian(), f"differs: {sorted(set(there) ^ set(in_debian()))}"
+    nobody = ["chroot", "--userspec=65534:65534", root]
+    alone = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc"]
+    demo = ["/usr/bin/weir", "demo", "--memory", "32M"]
+    said = told([*alone, *nobody, *demo], cwd="/", env={"PATH": "/usr/sbin:/usr/bin"})
+    assert "All results verified" in said, said
+    told([*dpkg, "--purge", "weir"])
+    after = [path for path in entries(folder) if not path.startswith(of_dpkg)]
+    assert after == before, f"differs: {set(after) ^ set(before)}"
+    assert not list((root / "var/lib/dpkg/info").glob("weir*"))
+
+
+def the_wheel_brings_the_command_into_a_clean_environment_and_goes_without_a_trace(folder):
+    make("wheel", OUT=folder, PYTHON=sys.executable)
+    (wheel,) = folder.glob("weir-*.whl")
+    assert wheel.stat().st_size < 12 * MIB, f"{wheel.stat().st_size} bytes"
+    venv = folder / "venv"
+    told([sys.executable, "-m", "venv", venv])
+    python, pip = venv / "bin/python", [venv / "bin/python", "-m", "pip", "--disable-pip-version-check"]
+    before = [path for path in entries(venv, files_only=True) if "__pycache__" not in path]
+    told([*pip, "install", "--quiet", "--no-index", wheel])
+    works(venv / "bin/weir", python)
+    (folder / "job.py").write_text(JOB + "import sys\nprint(sys.executable, *sys.argv[1:])\n")
+    job = ["job.py", "--memory", "x.py"]
+    for words in (["-q", "--memory", "32M"], ["--memory=32M", "--quiet", "--"], ["-m32M", "-qv"]):
+        said = told([python, "-m", "weir", "run", *words, *job], cwd=folder).split()
+        assert said == ["True", "True", str(python), "--memory", "x.py"], f"{words}: {said}"
+    assert told([python, "-m", "weir", "run", "-q", "-m", "32M", "true", "a.py"]) == ""
+    assert told([python, "-m", "weir", "version"]) == told([WEIR, "version"])
+    told([*pip, "uninstall", "--quiet", "--yes", "weir"])
+    after = [path for path in entries(venv, files_only=True) if "__pycache__" not in path]
+    assert after == before, f"differs: {set(after) ^ set(before)}"
+
+
+def python_m_weir_knows_every_option_without_a_value(_folder):
+    """Else it would take the option's neighbour for its value, and not find the script."""
+    sys.path.insert(0, str(ROOT / "packaging/python"))
+    from weir.__main__ import FLAGS
+
+    listed = re.findall(r"^ +(-.*)$", told([WEIR, "run", "--help"]), re.M)
+    alone = {word for line in listed if "<" not in line for word in re.split(", *", line.strip())}
+    assert FLAGS == alone, f"differs: {FLAGS ^ alone}"
+
+
 CHECKS = [
     the_installed_tree_is_complete_and_works_from_anywhere,
     binary_and_library_are_stripped_and_small,
@@ -172,6 +255,9 @@ CHECKS = [
     licences_of_all_that_is_linked_are_there,
     uninstall_leaves_everything_as_it_was,
     without_a_build_install_says_what_to_do,
+    the_debian_package_runs_as_nobody_with_what_it_depends_on_and_goes_without_a_trace,
+    the_wheel_brings_the_command_into_a_clean_environment_and_goes_without_a_trace,
+    python_m_weir_knows_every_option_without_a_value,
 ]
 
 

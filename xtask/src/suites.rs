@@ -96,8 +96,12 @@ const OUTSIDE: &[Need] = &[
 const NOBODY: &[Need] =
     &[Need::Root, Need::Tool("python3", "python3 python3-venv"), Need::Tool("setpriv", "util-linux")];
 const PACKAGES: &[Need] = &[
-    Need::Tool("python3", "python3"),
+    Need::Root,
+    Need::Tool("python3", "python3 python3-venv"),
     Need::Tool("make", "make"),
+    Need::Tool("dpkg-deb", "dpkg"),
+    Need::Tool("mmdebstrap", "mmdebstrap"),
+    Need::Tool("unshare", "util-linux"),
     Need::Tool("strip", "binutils"),
     Need::Tool("man", "man-db"),
 ];
@@ -323,7 +327,7 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/packages.py"],
         env: &[],
         needs: PACKAGES,
-        tests_min: 7,
+        tests_min: 10,
         minutes_max: 5,
     },
     Suite {
@@ -538,9 +542,8 @@ fn missing(need: &Need) -> Option<String> {
             let found = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
             (!found).then(|| format!("{tool} not found: apt-get install {package}"))
         }
-        Need::Root => {
-            (!is_root()).then(|| "run as root: it mounts a small disk or becomes nobody".to_string())
-        }
+        Need::Root => (!is_root())
+            .then(|| "run as root: it mounts a small disk, changes its root or becomes nobody".to_string()),
         Need::Userfaultfd => (!may_open_userfaultfd()).then(|| {
             "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
              your group access to /dev/userfaultfd"
