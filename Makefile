@@ -23,7 +23,7 @@ VENV_STAMP := $(WEIR_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench record ablate build licences install uninstall deb wheel check tidy unit shim programs venv fmt clean
+.PHONY: help demo test bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,12 @@ uninstall: ## remove what `make install` put there
 
 deb: ## make a Debian package of the build, in target/packages
 	packaging/deb.sh
+
+dist: ## make both for others, from a build of its own (target/dist) without this machine's paths
+	packaging/dist.sh
+
+distcheck: ## for releases: make both twice, compare, install in a clean Debian; two cold builds
+	packaging/distcheck.sh
 
 wheel: ## make a Python wheel of the build, in target/packages
 	packaging/wheel.sh

@@ -56,6 +56,8 @@ install_all() {
     for file in $documents "$BUILD/$notices"; do
         install -D -m 644 "$file" "$root/share/doc/weir/${file##*/}"
     done
+    install -d "$root/share/doc/weir/examples"
+    install -m 644 packaging/examples/* "$root/share/doc/weir/examples"
 }
 
 uninstall_all() {

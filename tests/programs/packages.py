@@ -4,17 +4,20 @@
 Made of the release build that is there. Nothing is installed on this machine: all of it goes to folders of
 its own."""
 
+import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 
 import checks
-from run import ROOT, WEIR
+from run import ROOT, VENV, WEIR
 
 BUILD = WEIR.parent
+EXAMPLES = ROOT / "packaging/examples"
 SECONDS = 120
 MIB = 1 << 20
 
@@ -27,6 +30,12 @@ share/doc/weir/CHANGELOG.md
 share/doc/weir/LICENSE-APACHE
 share/doc/weir/LICENSE-MIT
 share/doc/weir/README.md
+share/doc/weir/examples/Dockerfile
+share/doc/weir/examples/Dockerfile.dockerignore
+share/doc/weir/examples/compose.yaml
+share/doc/weir/examples/kubernetes.yaml
+share/doc/weir/examples/weir-job.service
+share/doc/weir/examples/weir-serve.service
 share/doc/weir/third-party-licences.txt
 share/fish/vendor_completions.d/weir.fish
 share/man/man1/weir-bench.1
@@ -58,12 +67,11 @@ def told(command, **options):
     """What a command says on stdout; AssertionError when it fails."""
     done = subprocess.run(
         [str(word) for word in command],
-        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=SECONDS,
         check=False,
-        **options,
+        **{"stdin": subprocess.DEVNULL, **options},
     )
     assert done.returncode == 0, f"{command}: status {done.returncode}: {(done.stdout + done.stderr)[-800:]}"
     return done.stdout
@@ -118,7 +126,7 @@ def binary_and_library_are_stripped_and_small(folder):
 def every_command_has_a_manual_page_that_can_be_shown(folder):
     shown = re.search(r"Commands:\n(.*?)\n\n", told([WEIR, "--help"]), re.S).group(1)
     commands = {line.split()[0] for line in shown.splitlines()} - {"help", "version"}
-    pages = {path.removeprefix("share/man/man1/weir-").removesuffix(".1") for path in TREE if "weir-" in path}
+    pages = {path.split("weir-")[1].removesuffix(".1") for path in TREE if "man1/weir-" in path}
     assert pages == commands, f"differs: {pages ^ commands}"
     for page in sorted((installed(folder) / "share/man/man1").iterdir()):
         text = told(["sh", "-c", 'man --warnings --local-file "$0" 2>&1', page])
@@ -141,8 +149,9 @@ def licences_of_all_that_is_linked_are_there(folder):
 
 def uninstall_leaves_everything_as_it_was(folder):
     for path in TREE:
-        usual = (folder / "usr" / path).parent
-        (usual.parent if usual.name == "weir" else usual).mkdir(parents=True, exist_ok=True)
+        parents = (folder / "usr" / path).parents
+        usual = next(parent for parent in parents if parent.name not in ("weir", "examples"))
+        usual.mkdir(parents=True, exist_ok=True)
     other = folder / "usr/bin/weird"
     other.write_text("somebody else's")
     before = entries(folder)
@@ -189,7 +198,8 @@ def in_debian():
     own = {path.replace("site-functions", "vendor-completions") for path in TREE if "LICENSE" not in path}
     packed = {re.sub(r"(\.1|licences\.txt)$", r"\1.gz", path) for path in own}
     packed = {path.replace("CHANGELOG.md", "changelog.gz") for path in packed}
-    packed |= {"share/doc/weir/copyright", "share/doc/weir/changelog.Debian.gz", "share/doc/weir", "lib/weir"}
+    packed |= {"share/doc/weir/copyright", "share/doc/weir/changelog.Debian.gz"}
+    packed |= {"share/doc/weir", "share/doc/weir/examples", "lib/weir"}
     return sorted(f"usr/{path}" for path in packed)
 
 
@@ -247,6 +257,81 @@ def python_m_weir_knows_every_option_without_a_value(_folder):
     assert FLAGS == alone, f"differs: {FLAGS ^ alone}"
 
 
+def yaml(name):
+    """What an example says, as Python values: a list of its documents."""
+    code = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
+    assert (VENV / "bin/python").exists(), f"no Python environment at {VENV}: run `make venv`"
+    return json.loads(told([VENV / "bin/python", "-c", code], stdin=(EXAMPLES / name).open()))
+
+
+def accepted(words, env=()):
+    """Runs what an example runs, with the same options and variables and another program. Its swap file may
+    be larger than what is free here."""
+    assert words[:2] == ["weir", "run"] and "--" in words, f"not a command of Weir's: {words}"
+    options = [re.sub(r"^\d+G$", "64M", word) for word in words[2 : words.index("--")]]
+    code = "import os; print(os.environ['WEIR_MEMORY'])"
+    command = [WEIR, "run", *options, "--", sys.executable, "-c", code]
+    return told(command, env={**os.environ, **dict(env)}).strip()
+
+
+def the_image_is_made_of_what_make_install_installs(folder):
+    text = (EXAMPLES / "Dockerfile").read_text()
+    steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    runs = [shlex.split(rest) for word, rest in steps if word == "RUN"]
+    assert runs[0] == ["make", "build"], runs
+    goal, *variables = runs[1][1:]
+    assert goal == "install" and runs[2:] == []
+    values = dict(word.split("=", 1) for word in variables)
+    make(goal, **{**values, "DESTDIR": f"{folder}{values['DESTDIR']}"})
+    assert f"COPY --from=build {values['DESTDIR']}/ /" in text
+    assert entries(folder / "tree/usr/local", files_only=True) == TREE
+    (entry,) = [json.loads(rest) for word, rest in steps if word == "ENTRYPOINT"]
+    variables = dict(rest.split("=", 1) for word, rest in steps if word == "ENV")
+    assert int(accepted(entry, variables)) > 0
+
+
+def the_compose_file_gives_the_job_memory_a_device_and_a_disk(_folder):
+    (compose,) = yaml("compose.yaml")
+    job = compose["services"]["job"]
+    context = (EXAMPLES / job["build"]["context"]).resolve()
+    assert (context / job["build"]["dockerfile"]).samefile(EXAMPLES / "Dockerfile")
+    assert job["mem_limit"] == job["memswap_limit"], "the kernel is not to swap"
+    assert "/dev/userfaultfd" in job["devices"]
+    named = [volume.split(":")[0] for volume in job["volumes"] if not volume.startswith(".")]
+    assert set(named) == set(compose["volumes"])
+    assert "swap:/var/tmp" in job["volumes"], "where the swap file is by default"
+    assert accepted(["weir", "run", "--", *job["command"]], job["environment"])
+
+
+def the_kubernetes_job_has_room_for_its_swap_file(_folder):
+    (job,) = yaml("kubernetes.yaml")
+    pod = job["spec"]["template"]["spec"]
+    assert (job["apiVersion"], job["kind"], pod["restartPolicy"]) == ("batch/v1", "Job", "Never")
+    (swap,) = pod["volumes"]
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["volumeMounts"] == [{"name": swap["name"], "mountPath": "/var/tmp"}]
+        assert container["resources"]["limits"]["memory"] == "2Gi"
+    (doctor,), (main,) = pod["initContainers"], pod["containers"]
+    assert doctor["command"] == ["weir", "doctor"] and doctor["image"] == main["image"]
+    words = main["command"]
+    gigabytes = int(words[words.index("--swap") + 1].removesuffix("G"))
+    assert gigabytes < int(swap["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+    assert accepted([*words, *main["args"]])
+
+
+def the_systemd_units_are_accepted(folder):
+    usr = installed(folder)
+    for unit in ("weir-job.service", "weir-serve.service"):
+        text = (EXAMPLES / unit).read_text()
+        command = shlex.split(re.search(r"^ExecStart=/usr/bin/(.*)$", text, re.M).group(1))
+        if command[1] == "run":
+            assert accepted(command) == str(64 << 20)
+        else:
+            told([usr / "bin/weir", command[1], "--help"])
+        (folder / unit).write_text(text.replace("=/usr/bin/weir", f"={usr}/bin/weir"))
+        told(["systemd-analyze", "verify", "--man=no", folder / unit])
+
+
 CHECKS = [
     the_installed_tree_is_complete_and_works_from_anywhere,
     binary_and_library_are_stripped_and_small,
@@ -258,6 +343,10 @@ CHECKS = [
     the_debian_package_runs_as_nobody_with_what_it_depends_on_and_goes_without_a_trace,
     the_wheel_brings_the_command_into_a_clean_environment_and_goes_without_a_trace,
     python_m_weir_knows_every_option_without_a_value,
+    the_image_is_made_of_what_make_install_installs,
+    the_compose_file_gives_the_job_memory_a_device_and_a_disk,
+    the_kubernetes_job_has_room_for_its_swap_file,
+    the_systemd_units_are_accepted,
 ]
 
 
