@@ -35,7 +35,7 @@ const OWNER: usize = 0;
 const STARTED: usize = 1;
 const NAMESPACE: usize = 2;
 const BOOKED: usize = 3;
-const PRESSED_NS: usize = 4;
+const NEEDED_NS: usize = 4;
 const HUNGRY_NS: usize = 5;
 
 /// Why a table cannot be had.
@@ -75,8 +75,8 @@ pub struct Others {
     pub booked: u64,
     /// How many there are.
     pub processes: u32,
-    /// How many of them pressed lately.
-    pub press: u32,
+    /// How many of them were in need lately.
+    pub need: u32,
     /// One of them was hungry lately.
     pub hungry: bool,
 }
@@ -135,7 +135,7 @@ impl Table {
         }
         let row = found.ok_or(TreeError::Full)?;
         for (at, value) in
-            [(BOOKED, 0), (PRESSED_NS, 0), (HUNGRY_NS, 0), (NAMESPACE, namespace), (STARTED, started)]
+            [(BOOKED, 0), (NEEDED_NS, 0), (HUNGRY_NS, 0), (NAMESPACE, namespace), (STARTED, started)]
         {
             self.word(row, at).store(value, Ordering::SeqCst);
         }
@@ -195,16 +195,16 @@ impl Table {
         }
     }
 
-    /// Says whether this process presses, or is hungry, at this time.
-    pub fn say(&self, now_ns: u64, presses: bool, hungry: bool) {
-        for (at, so) in [(PRESSED_NS, presses), (HUNGRY_NS, hungry)] {
+    /// Says whether this process is in need, or hungry, at this time.
+    pub fn say(&self, now_ns: u64, needs: bool, hungry: bool) {
+        for (at, so) in [(NEEDED_NS, needs), (HUNGRY_NS, hungry)] {
             if let Some(word) = self.mine(at) {
                 word.store(if so { now_ns } else { 0 }, Ordering::Relaxed);
             }
         }
     }
 
-    /// The others: those that pressed, or were hungry, within `lately_ns` before now are counted as such.
+    /// The others: those that were in need, or hungry, within `lately_ns` before now are counted as such.
     pub fn others(&self, now_ns: u64, lately_ns: u64) -> Others {
         let mine = if self.own.is_set() { self.row.load(Ordering::Relaxed) } else { 0 };
         let mut found = Others::default();
@@ -219,7 +219,7 @@ impl Table {
             };
             found.booked += word(BOOKED);
             found.processes += 1;
-            found.press += u32::from(lately(PRESSED_NS));
+            found.need += u32::from(lately(NEEDED_NS));
             found.hungry |= lately(HUNGRY_NS);
         }
         found
@@ -253,7 +253,7 @@ impl Table {
     }
 
     fn empty(&self, row: usize) {
-        for at in [STARTED, NAMESPACE, BOOKED, PRESSED_NS, HUNGRY_NS, OWNER] {
+        for at in [STARTED, NAMESPACE, BOOKED, NEEDED_NS, HUNGRY_NS, OWNER] {
             self.word(row, at).store(0, Ordering::SeqCst);
         }
     }
@@ -582,23 +582,23 @@ mod tests {
     }
 
     #[test]
-    fn who_pressed_or_was_hungry_is_known_for_a_while() {
+    fn who_was_in_need_or_hungry_is_known_for_a_while() {
         let (path, _) = fresh("say");
         let table = Table::join(&path, 100 * MIB).unwrap();
         let parent = std::os::unix::process::parent_id();
         other(&table, 3, parent.into(), started(parent), MIB);
-        table.word(3, PRESSED_NS).store(1_000, Ordering::SeqCst);
+        table.word(3, NEEDED_NS).store(1_000, Ordering::SeqCst);
         table.word(3, HUNGRY_NS).store(900, Ordering::SeqCst);
         let seen = |now| {
             let others = table.others(now, 100);
-            (others.press, others.hungry)
+            (others.need, others.hungry)
         };
         assert_eq!([seen(1_000), seen(1_050), seen(1_101)], [(1, true), (1, false), (0, false)]);
         table.say(7, true, false);
-        assert_eq!(table.mine(PRESSED_NS).unwrap().load(Ordering::SeqCst), 7);
+        assert_eq!(table.mine(NEEDED_NS).unwrap().load(Ordering::SeqCst), 7);
         assert_eq!(table.mine(HUNGRY_NS).unwrap().load(Ordering::SeqCst), 0);
         table.say(8, false, true);
-        assert_eq!(table.mine(PRESSED_NS).unwrap().load(Ordering::SeqCst), 0, "not any more");
+        assert_eq!(table.mine(NEEDED_NS).unwrap().load(Ordering::SeqCst), 0, "not any more");
         table.empty(3);
         table.leave();
     }

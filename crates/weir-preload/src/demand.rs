@@ -39,7 +39,7 @@ pub fn note_request(len: usize) -> Option<&'static Weir> {
         Phase::Idle if len < SMALL_MAX => note_small(len),
         Phase::Idle => note_large(len),
         // Another thread is starting the engine. Large memory taken from libc now would stay outside
-        // for ever; what pthread_create asks for in the starting thread is small.
+        // for ever; what the starting thread asks for meanwhile is small.
         Phase::Starting if len >= START_WAIT_BYTES => {
             state::wait_until_started();
             state::running()

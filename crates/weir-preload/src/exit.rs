@@ -204,7 +204,7 @@ fn make(settings: &Settings, end: End) {
         Some(engine) => {
             let elapsed = thread::now_ns() - SINCE_NS.load(Ordering::Relaxed);
             let figures = Figures::of(&engine.core, settings.memory, elapsed, ram::shared_bytes());
-            let mentioned = if figures.pressed || end != End::Finished {
+            let mentioned = if figures.reclaimed || end != End::Finished {
                 // Programs that fork often are not to hear of each child.
                 settings.verbose || LOADED.load(Ordering::Relaxed) || figures.is_noticed()
             } else {

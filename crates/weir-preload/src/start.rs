@@ -32,8 +32,7 @@ pub fn start() {
         let _ = thread::futex_wait(&BUILT, 0, None);
     }
     if state::engine().is_some() {
-        // By this thread, not the builder: it may hold one of the loader's locks that
-        // pthread_create needs, and those are recursive.
+        // By this thread, not the builder: `jemalloc::begin` wants one of the program's.
         threads::start();
         jemalloc::begin();
         state::set_running();

@@ -71,7 +71,7 @@ pub const OUTSIDE_LOOK_NS: u64 = 5_000_000;
 /// Of a budget that a tree shares, one part in so many is lent at each look. Bound: a look that takes more
 /// would have the lender wait for its own reclaim.
 pub const TREE_STEP_PART: u64 = 32;
-/// A process counts as pressing, or as hungry, for so long after it said so. Bound: longer than the pause
+/// A process counts as in need, or as hungry, for so long after it said so. Bound: longer than the pause
 /// between two looks of a process that works, so that nobody seems to have stopped.
 pub const TREE_LATELY_NS: u64 = 200_000_000;
 /// Pause between two looks for processes that are gone. Bound: each look is a system call a row.

@@ -25,7 +25,7 @@ impl<P: Pager> Engine<P> {
         }
         let (next, warned) = look(state, now, waited());
         *kept = Some(next);
-        if let Some(percent) = warned.filter(|_| !self.meter.quiet.load(Ordering::Relaxed)) {
+        if let Some(percent) = warned.filter(|_| !self.outside.quiet.load(Ordering::Relaxed)) {
             self.warn(percent, (now - state.since_ns()) / 1_000_000_000);
         }
     }

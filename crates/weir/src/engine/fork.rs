@@ -6,7 +6,7 @@
 //! the pager ends the sharing of a page before it moves it.
 //!
 //! Between the fork and the registration a missing page would read as zeros in the child, so
-//! whatever libc touches in between must be resident: see the shim's `atfork`.
+//! whatever libc touches in between must be resident: see the shim's `fork.rs`.
 
 use super::say::fatal;
 use super::{Engine, each_block};
@@ -111,7 +111,7 @@ impl Engine<KernelPager> {
         self.core.room.frames.shed_all_free(&self.core.pager);
         self.core.room.kick.store(0, Ordering::Relaxed);
         self.leave_records_alone();
-        self.meter.forked();
+        self.outside.forked();
         self.fork_tree();
         self.core.stats.forget_waits();
         self.forget_crawl();

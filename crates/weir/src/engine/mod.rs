@@ -63,7 +63,7 @@ pub struct Engine<P: Pager> {
     /// Whether the program does little but wait; looked after by the background thread.
     crawl: Mutex<Option<crawl::rule::State>>,
     /// How memory outside is measured.
-    pub meter: outside::meter::Meter,
+    pub outside: outside::looks::Looks,
     /// The budget that it shares with its tree.
     tree: tree::part::Part,
     /// Files that the program has mapped.
@@ -91,7 +91,7 @@ impl<P: Pager> Engine<P> {
             serving: (0..DESKS).map(|_| Line::default()).collect(),
             stall_reported: AtomicBool::new(false),
             crawl: Mutex::new(None),
-            meter: outside::meter::Meter::default(),
+            outside: outside::looks::Looks::default(),
             tree: tree::part::Part::default(),
             files: files::known::Files::default(),
             compact_after_ns: AtomicU64::new(0),

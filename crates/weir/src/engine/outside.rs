@@ -4,7 +4,7 @@
 //! Looks are made in turn with reclaim's rounds, `OUTSIDE_LOOK_NS` apart while the program runs, and as
 //! rarely as the thread wakes up anyway while it does not. One is a system call of a few microseconds.
 
-pub mod meter;
+pub mod looks;
 
 use super::Engine;
 use super::say::say;
@@ -25,10 +25,10 @@ const EXPECT_NS: u64 = 1_000_000_000;
 impl Engine<KernelPager> {
     /// Begins to measure: the heap from before the start counts from the first frame on.
     pub(super) fn measure_outside(&self, quiet: bool) {
-        self.meter.quiet.store(quiet, Ordering::Relaxed);
+        self.outside.quiet.store(quiet, Ordering::Relaxed);
         match Statm::open() {
             Ok(statm) => {
-                let _ = self.meter.statm.set(statm);
+                let _ = self.outside.statm.set(statm);
                 self.look_outside();
             }
             Err(e) if !quiet => say(format_args!(
@@ -41,27 +41,27 @@ impl Engine<KernelPager> {
     /// Measures if it is time. Outside the gate.
     pub(super) fn look_outside_if_due(&self) {
         let now = thread::now_ns();
-        if now >= self.meter.due_ns.load(Ordering::Relaxed) {
+        if now >= self.outside.due_ns.load(Ordering::Relaxed) {
             let _inside = self.gate.enter();
             self.look_outside();
             self.follow_tree();
             let cpu = thread::process_cpu_ns();
-            let ran = cpu.saturating_sub(self.meter.cpu_ns.swap(cpu, Ordering::Relaxed)) > RUNS_NS;
-            self.meter.runs.store(ran, Ordering::Relaxed);
-            self.meter.due_ns.store(now + OUTSIDE_LOOK_NS, Ordering::Relaxed);
+            let ran = cpu.saturating_sub(self.outside.cpu_ns.swap(cpu, Ordering::Relaxed)) > RUNS_NS;
+            self.outside.runs.store(ran, Ordering::Relaxed);
+            self.outside.due_ns.store(now + OUTSIDE_LOOK_NS, Ordering::Relaxed);
         }
     }
 
     /// How long nobody need look: no longer than `most_ns`.
     pub(super) fn until_next_look(&self, most_ns: u64) -> u64 {
-        let soon = self.meter.runs.load(Ordering::Relaxed)
-            || thread::now_ns() < self.meter.expected_ns.load(Ordering::Relaxed);
+        let soon = self.outside.runs.load(Ordering::Relaxed)
+            || thread::now_ns() < self.outside.expected_ns.load(Ordering::Relaxed);
         if soon { most_ns.min(OUTSIDE_LOOK_NS) } else { most_ns }
     }
 
     /// A large mapping is left to the kernel: a program that was idle may fill it before the next look.
     pub fn expect_outside(&self) {
-        self.meter.expected_ns.store(thread::now_ns() + EXPECT_NS, Ordering::Relaxed);
+        self.outside.expected_ns.store(thread::now_ns() + EXPECT_NS, Ordering::Relaxed);
         if self.core.room.kick.swap(1, Ordering::AcqRel) == 0 {
             thread::futex_wake(&self.core.room.kick, 1);
         }
@@ -86,13 +86,13 @@ impl<P: Pager> Engine<P> {
     /// Thousands at once take more than the background thread compresses meanwhile: every so often their
     /// maker measures, and makes the room itself.
     pub fn make_room_for_thread(&self) {
-        let asked = self.meter.asked.fetch_add(THREAD_BYTES, Ordering::Relaxed) + THREAD_BYTES;
+        let asked = self.outside.asked.fetch_add(THREAD_BYTES, Ordering::Relaxed) + THREAD_BYTES;
         let here = 0u8;
         // Its own stack could leave.
         if asked < THREADS_LOOK_BYTES || self.contains(&raw const here as usize) {
             return;
         }
-        self.meter.asked.store(0, Ordering::Relaxed);
+        self.outside.asked.store(0, Ordering::Relaxed);
         let _inside = self.inside();
         self.look_outside();
         for _ in 0..THREADS_ROUNDS {
@@ -105,13 +105,13 @@ impl<P: Pager> Engine<P> {
 
     /// Measures. Inside the gate, or where nobody else is.
     fn look_outside(&self) {
-        let Some(statm) = self.meter.statm.get() else { return };
+        let Some(statm) = self.outside.statm.get() else { return };
         // Frames come and go meanwhile: what the engine ever held cannot be outside.
         let before = self.core.anon_bytes();
         let Some(anon) = statm.anon_bytes() else { return };
         let outside = anon.saturating_sub(before.max(self.core.anon_bytes()));
         let excess = self.core.note_outside(outside, thread::now_ns());
-        if let Some(excess) = excess.filter(|_| !self.meter.quiet.load(Ordering::Relaxed)) {
+        if let Some(excess) = excess.filter(|_| !self.outside.quiet.load(Ordering::Relaxed)) {
             say(format_args!(
                 "{} MiB of memory that Weir does not manage leave too little of the budget of {} MiB: Weir keeps {} MiB, \
                  so the RAM exceeds the budget. Give more with --memory",

@@ -52,7 +52,7 @@ pub struct Figures {
     /// Time that the thread waited that waited most, ns.
     pub waited_most_ns: u64,
     /// Whether anything ever left its frame.
-    pub pressed: bool,
+    pub reclaimed: bool,
     /// Bytes of RAM that it may have.
     pub budget: u64,
     /// Most RAM in all, bytes.
@@ -82,7 +82,7 @@ impl Figures {
             elapsed_ns,
             waited_ns: s.waited_ns().get(),
             waited_most_ns: s.waited_most_ns(),
-            pressed: !core.room.is_plentiful(),
+            reclaimed: !core.room.is_plentiful(),
             budget,
             ram: get(&s.total_bytes_peak),
             outside: get(&s.outside_bytes_peak),
@@ -141,7 +141,7 @@ impl Figures {
 
     /// Tells them. Where memory was never short, that is all there is to say.
     pub fn tell(&self, who: Who<'_>, end: End, out: &mut impl Write) -> Result {
-        if !self.pressed && end == End::Finished {
+        if !self.reclaimed && end == End::Finished {
             return not_needed(who, self.ram, out);
         }
         write!(out, "weir: {who} ")?;
@@ -231,7 +231,7 @@ mod tests {
             elapsed_ns: 84_200_000_000,
             waited_ns: 72_400_000_000,
             waited_most_ns: 72_400_000_000,
-            pressed: true,
+            reclaimed: true,
             budget: 400 * MIB,
             ram: 398 * MIB,
             outside: 78 * MIB,
@@ -284,7 +284,7 @@ mod tests {
     fn a_program_that_hardly_waited_or_did_not_need_weir_hears_so() {
         let quick = Figures { waited_ns: 40_000_000, waited_most_ns: 40_000_000, ..crawled() };
         assert!(told(quick, WHO, End::Finished).contains("in 84.2 s; it hardly waited for memory.\n"));
-        let small = Figures { pressed: false, ram: 12 * MIB, ..crawled() };
+        let small = Figures { reclaimed: false, ram: 12 * MIB, ..crawled() };
         assert_eq!(told(small, WHO, End::Finished), "weir: stayed at 12 MiB, Weir was not needed\n");
         assert!(told(small, WHO, End::Full).contains("no room left"));
         let none = Figures::default();

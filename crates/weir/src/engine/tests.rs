@@ -347,6 +347,7 @@ fn live(policy: Policy) -> (u64, u64) {
     let (mut through, mut free) = (0, 0);
     let (mut loaded, mut recompressed, mut wanted) = ([0; 8], 0, 0);
     for seed in 1..=6 {
+        println!("seed {seed}");
         let mut w = world_of(seed, policy);
         w.map();
         for step in 0..9_000 {

@@ -62,20 +62,20 @@ impl Engine<KernelPager> {
         let (core, now) = (&self.core, thread::now_ns());
         let faults = core.stats.faults().get();
         let works = self.tree.faults.swap(faults, Ordering::Relaxed) != faults;
-        let presses = works && core.room.available() < core.room.high_mark();
+        let needs = works && core.room.available() < core.room.high_mark();
         let used = core.stats.outside_bytes.load(Ordering::Relaxed) + core.resident_bytes();
         let others = table.others(now, TREE_LATELY_NS);
         let seen = Signals {
             budget: table.budget(),
             booked: core.ledger.budget_bytes(),
             used,
-            presses,
+            needs,
             others: others.booked,
-            others_press: others.press,
+            others_need: others.need,
             hungry: others.hungry,
         };
         let hungry = seen.is_hungry();
-        table.say(now, presses, hungry);
+        table.say(now, needs, hungry);
         if hungry && now.saturating_sub(self.tree.swept_ns.load(Ordering::Relaxed)) >= TREE_SWEEP_NS {
             self.tree.swept_ns.store(now, Ordering::Relaxed);
             table.sweep(Look::Number);

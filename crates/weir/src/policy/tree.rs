@@ -16,20 +16,20 @@ pub struct Signals {
     pub booked: u64,
     /// What it has in RAM.
     pub used: u64,
-    /// It takes memory, or waits for it, and has no room.
-    pub presses: bool,
+    /// It is in need: it takes memory, or waits for it, and has no room.
+    pub needs: bool,
     /// What the others have booked.
     pub others: u64,
-    /// How many of them press.
-    pub others_press: u32,
-    /// One of them presses, has less than its share, and finds nothing left.
+    /// How many of them are in need.
+    pub others_need: u32,
+    /// One of them is in need, has less than its share, and finds nothing left.
     pub hungry: bool,
 }
 
 impl Signals {
-    /// What each of those that press may have when all of them want more.
+    /// What each of those in need may have when all of them want more.
     fn share(&self) -> u64 {
-        let at_work = u64::from(self.others_press) + u64::from(self.presses);
+        let at_work = u64::from(self.others_need) + u64::from(self.needs);
         self.budget / at_work.max(1)
     }
 
@@ -39,18 +39,18 @@ impl Signals {
 
     /// Whether this process is to say that it is hungry.
     pub fn is_hungry(&self) -> bool {
-        self.presses && self.free() == 0 && self.booked < self.share()
+        self.needs && self.free() == 0 && self.booked < self.share()
     }
 
     /// What the process is to have booked.
     pub fn wanted(&self) -> u64 {
-        if self.presses && !self.is_over_share() {
+        if self.needs && !self.is_over_share() {
             return self.booked + self.free();
         }
         if !self.is_short() {
             return self.booked;
         }
-        let least = if self.presses { self.share() } else { 0 };
+        let least = if self.needs { self.share() } else { 0 };
         let lent = self.booked.min(self.used).saturating_sub(self.budget / TREE_STEP_PART);
         lent.max(least.min(self.booked)).max(BUDGET_BYTES_MIN.min(self.booked))
     }
@@ -73,28 +73,28 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn alone() -> Signals {
-        Signals { budget: 320 * MIB, booked: 8 * MIB, used: 8 * MIB, presses: true, ..Signals::default() }
+        Signals { budget: 320 * MIB, booked: 8 * MIB, used: 8 * MIB, needs: true, ..Signals::default() }
     }
 
     #[test]
     fn who_runs_short_takes_what_is_free_and_who_does_not_takes_nothing() {
         assert_eq!(alone().wanted(), 320 * MIB);
         assert_eq!(Signals { others: 300 * MIB, ..alone() }.wanted(), 20 * MIB);
-        assert_eq!(Signals { presses: false, ..alone() }.wanted(), 8 * MIB);
+        assert_eq!(Signals { needs: false, ..alone() }.wanted(), 8 * MIB);
     }
 
     #[test]
     fn who_finds_nothing_and_has_less_than_its_share_is_hungry() {
-        let short = Signals { others: 312 * MIB, others_press: 1, ..alone() };
+        let short = Signals { others: 312 * MIB, others_need: 1, ..alone() };
         assert!(short.is_hungry());
         assert!(!Signals { others: 311 * MIB, ..short }.is_hungry(), "there is something left");
-        assert!(!Signals { presses: false, ..short }.is_hungry());
+        assert!(!Signals { needs: false, ..short }.is_hungry());
         assert!(!Signals { booked: 160 * MIB, others: 160 * MIB, ..short }.is_hungry(), "has its share");
     }
 
     #[test]
     fn what_is_not_used_is_lent_at_once_and_what_is_not_worked_with_step_by_step() {
-        let idle = Signals { booked: 300 * MIB, used: 100 * MIB, presses: false, hungry: true, ..alone() };
+        let idle = Signals { booked: 300 * MIB, used: 100 * MIB, needs: false, hungry: true, ..alone() };
         let idle = Signals { others: 20 * MIB, ..idle };
         assert_eq!(idle.wanted(), 90 * MIB);
         assert_eq!(Signals { hungry: false, ..idle }.wanted(), 300 * MIB, "nobody asks for it");
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn after_a_fork_those_above_their_share_lend_until_no_more_is_booked_than_there_is() {
         let forked =
-            Signals { booked: 200 * MIB, used: 200 * MIB, others: 200 * MIB, others_press: 1, ..alone() };
+            Signals { booked: 200 * MIB, used: 200 * MIB, others: 200 * MIB, others_need: 1, ..alone() };
         assert_eq!(forked.wanted(), 190 * MIB);
         assert_eq!(Signals { booked: 165 * MIB, used: 165 * MIB, ..forked }.wanted(), 160 * MIB, "its share");
         assert_eq!(
@@ -127,7 +127,7 @@ mod tests {
                 booked: mine,
                 used: mine,
                 others,
-                others_press: 1,
+                others_need: 1,
                 hungry,
                 ..alone()
             };

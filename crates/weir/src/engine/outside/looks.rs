@@ -1,4 +1,4 @@
-//! What the measurements of the memory outside leave from one to the next.
+//! What looks at the memory outside leave from one to the next.
 
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -7,7 +7,7 @@ use weir_os::ram::Statm;
 
 /// How memory outside is measured.
 #[derive(Debug, Default)]
-pub struct Meter {
+pub struct Looks {
     pub(in crate::engine) statm: OnceLock<Statm>,
     pub(in crate::engine) quiet: AtomicBool,
     pub(in crate::engine) due_ns: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Meter {
     pub(in crate::engine) expected_ns: AtomicU64,
 }
 
-impl Meter {
+impl Looks {
     /// In the child of a fork: measures the child.
     pub(in crate::engine) fn forked(&self) {
         if let Some(statm) = self.statm.get() {
