@@ -496,7 +496,7 @@ def arguments():
     )
     parser.add_argument("--only", action="append", metavar="NAME", help="run this program (may be repeated)")
     parser.add_argument("--scale", choices=("small", "full"), default="small")
-    parser.add_argument("--pager", choices=("move", "copy"), help="force one of the two ways to move pages")
+    parser.add_argument("--pager", choices=("move", "copy", "segv"), help="force one way to move pages")
     parser.add_argument(
         "--faults", choices=("auto", "inline", "thread"), help="force one of the two ways to serve faults"
     )

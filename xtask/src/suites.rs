@@ -63,6 +63,8 @@ const THREAD_MOVE: &[(&str, &str)] =
     &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "move"), ("WEIR_SWAP", "none"), ("WEIR_COLD", "eager")];
 const THREAD_COPY: &[(&str, &str)] =
     &[("WEIR_FAULTS", "thread"), ("WEIR_PAGER", "copy"), ("WEIR_SWAP", "none"), ("WEIR_CODEC", "zstd")];
+/// The same without userfaultfd, in RAM alone.
+const INLINE_SEGV: &[(&str, &str)] = &[("WEIR_PAGER", "segv"), ("WEIR_SWAP", "none")];
 const INLINE_SWAP: &[(&str, &str)] =
     &[("WEIR_FAULTS", "inline"), ("WEIR_SWAP", "512M"), ("WEIR_POOL_MAX", "5"), ("WEIR_COLD", "eager")];
 const KERNEL: &[Need] = &[Need::Userfaultfd];
@@ -250,6 +252,41 @@ const SUITES: &[Suite] = &[
         needs: C,
         tests_min: 11,
         minutes_max: 8,
+    },
+    Suite {
+        name: "shim-segv",
+        command: &[
+            "cargo",
+            "run",
+            "-q",
+            "-p",
+            "xtask",
+            "--",
+            "shim",
+            "fork",
+            "threads",
+            "mremap",
+            "protect",
+            "dispositions",
+            "signal_faults",
+        ],
+        env: INLINE_SEGV,
+        needs: &[Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")],
+        tests_min: 6,
+        minutes_max: 8,
+    },
+    Suite {
+        name: "containers",
+        command: &["python3", "tests/programs/containers.py"],
+        env: &[],
+        needs: &[
+            Need::Tool("python3", "python3"),
+            Need::Tool("cc", "gcc"),
+            Need::Tool("sort", "coreutils"),
+            Need::Tool("xz", "xz-utils"),
+        ],
+        tests_min: 6,
+        minutes_max: 5,
     },
     Suite {
         name: "leftovers",

@@ -58,7 +58,8 @@ pub fn doctor(args: &JsonArgs) -> anyhow::Result<ExitCode> {
     checks.push(library_check());
     let healthy = checks.iter().all(|check| check.status != Status::Fail);
     let text = if args.json {
-        let faults = probe::probe().auto_faults().map(FaultMode::name);
+        let p = probe::probe();
+        let faults = p.auto_faults().map(FaultMode::name);
         format!("{:#}\n", serde_json::json!({ "ok": healthy, "faults": faults, "checks": checks }))
     } else {
         lines(&checks)
@@ -93,6 +94,7 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
     vec![
         kernel,
         faults_check(p),
+        pager_check(p),
         userfaultfd_check(p),
         feature_check(p, "userfaultfd move", "MOVE", "pages are copied instead of moved"),
         feature_check(
@@ -133,6 +135,9 @@ fn faults_check(p: &Probe) -> Check {
     let why = inline.map_or_else(String::new, |obstacle| obstacle.to_string());
     let fix = inline.and_then(|obstacle| obstacle.fix()).unwrap_or_default();
     match p.auto_faults() {
+        Some(FaultMode::Inline) if p.without_userfaultfd() => {
+            ok("faults", "inline: resolved in the faulting thread by SIGSEGV, without userfaultfd")
+        }
         Some(FaultMode::Inline) if p.inline_faults.moves() => {
             ok("faults", "inline: resolved in the faulting thread, no privileges needed")
         }
@@ -156,6 +161,33 @@ fn faults_check(p: &Probe) -> Check {
     }
 }
 
+/// How pages will travel, and what would let them travel faster.
+fn pager_check(p: &Probe) -> Check {
+    const NAME: &str = "pager";
+    let newer = format!("use Linux {}.{} or newer", KERNEL_WITH_MOVE.0, KERNEL_WITH_MOVE.1);
+    match p.auto_faults() {
+        Some(_) if p.without_userfaultfd() => {
+            let why = p.inline_faults.userfaultfd.err().map(|e| e.to_string()).unwrap_or_default();
+            let detail = format!(
+                "segv: userfaultfd is refused ({why}); pages are copied under guard regions, which is slower"
+            );
+            bad(NAME, Status::Warn, detail, CONTAINER_FIX)
+        }
+        Some(FaultMode::Inline) if !p.inline_faults.moves() => {
+            bad(NAME, Status::Warn, "copy: the kernel does not move pages", &newer)
+        }
+        Some(FaultMode::Thread) if !p.userfaultfd.has("MOVE") => {
+            bad(NAME, Status::Warn, "copy: the kernel does not move pages", &newer)
+        }
+        Some(_) => ok(NAME, "move: pages are moved by userfaultfd"),
+        None => bad(NAME, Status::Fail, "none: see faults", ""),
+    }
+}
+
+/// What lets a container have userfaultfd.
+const CONTAINER_FIX: &str = "in a container: --security-opt seccomp=FILE, with a profile that allows \
+    userfaultfd; or --device /dev/userfaultfd";
+
 /// Permission for faults that the kernel takes on the program's behalf: what a thread needs to serve faults.
 fn userfaultfd_check(p: &Probe) -> Check {
     let u = &p.userfaultfd;
@@ -174,6 +206,9 @@ fn userfaultfd_check(p: &Probe) -> Check {
     }
     let fix = USERFAULTFD_FIXES.join("; or: ");
     match p.auto_faults() {
+        Some(FaultMode::Inline) if p.without_userfaultfd() => {
+            bad("userfaultfd", Status::Warn, format!("{detail}; done without"), CONTAINER_FIX)
+        }
         Some(FaultMode::Inline) => {
             let detail = format!("{detail}; only --faults thread needs more");
             bad("userfaultfd", Status::Warn, detail, &fix)
@@ -339,8 +374,13 @@ mod tests {
         p.userfaultfd.device = Err(Errno(13));
         p.userfaultfd.user_mode_only = Ok(());
         p.userfaultfd.features = Ok(MOVE);
-        p.inline_faults =
-            InlineFaults { processor: true, userfaultfd: Ok(SIGBUS | MOVE), gate: Ok(()), filter: Ok(()) };
+        p.inline_faults = InlineFaults {
+            processor: true,
+            userfaultfd: Ok(SIGBUS | MOVE),
+            guards: Ok(()),
+            gate: Ok(()),
+            filter: Ok(()),
+        };
         p
     }
 
@@ -372,6 +412,25 @@ mod tests {
         let check = userfaultfd_check(&p);
         assert_eq!(check.status, Status::Warn);
         assert!(names_all_fixes(&check), "{:?}", check.fix);
+    }
+
+    #[test]
+    fn where_a_container_refuses_userfaultfd_the_pager_is_segv_and_what_to_allow_is_named() {
+        let mut p = unprivileged();
+        p.userfaultfd.user_mode_only = Err(Errno(1));
+        p.userfaultfd.features = Err(Errno(1));
+        p.inline_faults.userfaultfd = Err(Errno(1));
+        assert_eq!(faults_check(&p).status, Status::Ok);
+        let pager = pager_check(&p);
+        assert!(pager.detail.starts_with("segv: ") && pager.detail.contains("EPERM"), "{pager:?}");
+        for check in [pager, userfaultfd_check(&p)] {
+            let fix = check.fix.as_deref().unwrap_or_default();
+            assert_eq!(check.status, Status::Warn, "{check:?}");
+            assert!(fix.contains("--security-opt seccomp=") && fix.contains("--device /dev/userfaultfd"));
+        }
+        p.inline_faults.guards = Err(Errno(95));
+        assert_eq!((faults_check(&p).status, pager_check(&p).status), (Status::Fail, Status::Fail));
+        assert_eq!(pager_check(&unprivileged()).status, Status::Ok);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use weir::config::{Faults, OPTIONS, OptionId, Settings, SwapSetting, names};
+use weir::config::{Faults, OPTIONS, OptionId, Pager, Settings, SwapSetting, names};
 use weir::engine::{base, tree};
 use weir_cli::exit::OWN_FAILURE;
 use weir_cli::preload;
@@ -61,7 +61,7 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     let name = args.command.first().ok_or_else(|| own("no program given"))?;
     let program = find_in_path(name)?;
     check_program(name, &program)?;
-    check_faults(settings.faults)?;
+    check_faults(settings.faults, settings.pager)?;
     let library = preload::find().map_err(|e| own(format!("{e:#}")))?;
     let named = layers.names_swap_folder(&settings);
     for warning in swapfile::check(&mut settings, named).map_err(own)?.iter().filter(|_| !settings.quiet) {
@@ -233,8 +233,11 @@ pub const USERFAULTFD_FIXES: [&str; 3] = [
 ];
 
 /// Refuses when nobody could serve faults in the mode asked for.
-fn check_faults(asked: Faults) -> Result<(), Failure> {
+fn check_faults(asked: Faults, pager: Pager) -> Result<(), Failure> {
     // The common case first: each question costs some system calls at every start.
+    if pager == Pager::Segv {
+        return without_userfaultfd(asked, InlineFaults::try_now().segv_obstacle()).map_or(Ok(()), Err);
+    }
     let inline = || InlineFaults::try_now().obstacle();
     let refused = match asked {
         Faults::Thread => probe::can_open_userfaultfd().err().and_then(|e| refusal(asked, inline(), Err(e))),
@@ -242,7 +245,23 @@ fn check_faults(asked: Faults) -> Result<(), Failure> {
             inline().and_then(|obstacle| refusal(asked, Some(obstacle), probe::can_open_userfaultfd()))
         }
     };
+    // No userfaultfd of any kind: guard regions will do.
+    let auto = pager == Pager::Auto && asked != Faults::Thread;
+    if refused.is_some() && auto && probe::probe().without_userfaultfd() {
+        return Ok(());
+    }
     refused.map_or(Ok(()), |message| Err(own(message)))
+}
+
+/// Why `--pager segv` cannot be had, from what stands in its way.
+fn without_userfaultfd(asked: Faults, obstacle: Option<InlineObstacle>) -> Option<Failure> {
+    if asked == Faults::Thread {
+        return Some(own(
+            "--pager segv resolves faults in the faulting thread: it cannot have --faults thread",
+        ));
+    }
+    let fix = |o: InlineObstacle| o.fix().map(|fix| format!("\n{fix}")).unwrap_or_default();
+    obstacle.map(|o| own(format!("--pager segv does not work here: {o}{}", fix(o))))
 }
 
 /// Why faults cannot be served as asked, from what stands in the way of each mode; `None` when they can.
@@ -326,6 +345,15 @@ mod tests {
             let message = refusal(asked, NO_FILTER, FORBIDDEN).unwrap();
             assert!(has(&message, &["seccomp", "EACCES"]) && has(&message, &USERFAULTFD_FIXES), "{message}");
         }
+    }
+
+    #[test]
+    fn the_pager_without_userfaultfd_is_refused_with_the_obstacle_and_with_a_thread_for_faults() {
+        let message = |asked, obstacle| without_userfaultfd(asked, obstacle).map(|f| f.message);
+        assert_eq!(message(Faults::Auto, None), None);
+        assert!(has(&message(Faults::Thread, None).unwrap(), &["--pager segv", "--faults thread"]));
+        let guards = Some(InlineObstacle::Guards(Errno(95)));
+        assert!(has(&message(Faults::Inline, guards).unwrap(), &["EOPNOTSUPP", "Linux 6.13", "/proc"]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::sys::{Errno, syscall};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// Bytes in a page. Weir runs on kernels with 4 KiB base pages only; `probe` refuses others.
 pub const PAGE_BYTES: usize = 4096;
@@ -214,7 +214,7 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> Result<(), Errno> {
             // Before 5.14: touch each page. A volatile read and write of the same byte.
             for page in (addr..addr + len).step_by(PAGE_BYTES) {
                 // SAFETY: mapped and writable by contract; an atomic add of 0 changes nothing.
-                let byte = unsafe { &*(page as *const core::sync::atomic::AtomicU8) };
+                let byte = unsafe { &*(page as *const AtomicU8) };
                 byte.fetch_add(0, Ordering::Relaxed);
             }
             Ok(())
@@ -271,6 +271,8 @@ pub unsafe trait ZeroValid: Sync {}
 unsafe impl ZeroValid for core::sync::atomic::AtomicU64 {}
 // SAFETY: as above.
 unsafe impl ZeroValid for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl ZeroValid for AtomicU8 {}
 // SAFETY: an array of valid values.
 unsafe impl<T: ZeroValid, const N: usize> ZeroValid for [T; N] {}
 

@@ -1,9 +1,10 @@
-//! The kernel's side of a page's travels: two pagers over one interface.
+//! The kernel's side of a page's travels: three pagers over one interface.
 //!
 //! *Move*: frames travel by `UFFDIO_MOVE`, contents are never copied (kernel 6.8).
 //! *Copy*: pages are write-protected, copied out and dropped, and filled by `UFFDIO_COPY`
 //! (kernel 5.7). It does the same job at several times the cost, and also serves pages that MOVE
 //! refuses: those whose mapping is not plain read-write.
+//! *Segv*: without userfaultfd, by guard regions and SIGSEGV (`guards`, kernel 6.13).
 //!
 //! Which act is unsafe: building the pager. Whoever does it hands over two address ranges, the
 //! program's space and the frame arena, and promises that frames are only touched by their owner.
@@ -11,9 +12,14 @@
 
 mod again;
 mod copying;
+mod guards;
 mod moving;
+mod own;
 mod pages;
+mod prots;
 mod single;
+
+pub use guards::Use;
 
 use crate::codec::PageBytes;
 use crate::ids::{BLOCK_PAGES, FrameId, PageId};
@@ -22,6 +28,7 @@ use crate::shards::Shards;
 use crate::sys::Errno;
 use crate::uffd::{self, Progress, Uffd};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use guards::Guards;
 
 /// Pages of an arena window: what one mapping surely has, and what is copied at a time.
 const CHUNK_PAGES: u32 = BLOCK_PAGES;
@@ -29,7 +36,9 @@ const CHUNK_PAGES: u32 = BLOCK_PAGES;
 /// Moves pages between the program's space and the arena.
 #[derive(Debug)]
 pub struct KernelPager {
+    /// Names nothing where `guards` do its work.
     uffd: Uffd,
+    guards: Option<Guards>,
     moves: bool,
     intake: Intake,
     space: Mapping,
@@ -55,6 +64,8 @@ pub enum Transfer {
     Move,
     /// Copy.
     Copy,
+    /// Guard regions: needs no userfaultfd.
+    Segv,
 }
 
 /// How a fault is announced.
@@ -73,7 +84,7 @@ impl KernelPager {
     /// arena: [`KernelPager::lift`] puts pages there.
     ///
     /// Errors: those of opening the userfaultfd; ENOSYS when `transfer` asks for MOVE and the kernel
-    /// has none.
+    /// has none; EOPNOTSUPP when it asks for guard regions and there are none.
     ///
     /// # Safety
     /// - a thread must answer [`KernelPager::read`] from here on, or accesses to the space hang.
@@ -85,7 +96,11 @@ impl KernelPager {
         arena: Mapping,
         lift_len: usize,
     ) -> Result<KernelPager, Errno> {
-        let uffd = Self::open(transfer, intake)?;
+        let (uffd, guards) = match transfer {
+            Transfer::Segv if intake == Intake::Messages => return Err(Errno::ENOSYS),
+            Transfer::Segv => (Uffd::none(), Some(Guards::new((space.len() / PAGE_BYTES) as u32)?)),
+            _ => (Self::open(transfer, intake)?, None),
+        };
         let moves = uffd.features() & uffd::MOVE != 0;
         let (nursery, zeros) = (Mapping::anon(PAGE_BYTES)?, Mapping::anon(bytes_of(CHUNK_PAGES))?);
         nursery.name(c"weir-nursery");
@@ -98,6 +113,7 @@ impl KernelPager {
         }
         let pager = KernelPager {
             uffd,
+            guards,
             moves,
             intake,
             space,
@@ -127,9 +143,14 @@ impl KernelPager {
         unsafe { KernelPager::new(transfer, intake, space, arena, lift_len) }
     }
 
+    /// Whether [`Transfer::Segv`] works here, tried on a page.
+    pub fn can_guard() -> Result<(), Errno> {
+        guards::works()
+    }
+
     fn open(transfer: Transfer, intake: Intake) -> Result<Uffd, Errno> {
         let wanted = match transfer {
-            Transfer::Copy => uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
+            Transfer::Copy | Transfer::Segv => uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
             Transfer::Auto | Transfer::Move => uffd::MOVE | uffd::PAGEFAULT_FLAG_WP | uffd::THREAD_ID,
         };
         let uffd = match intake {
@@ -151,6 +172,9 @@ impl KernelPager {
     }
 
     fn register(&self, foreign: &[(PageId, PageId)]) -> Result<(), Errno> {
+        if self.guards.is_some() {
+            return Ok(());
+        }
         let pages = PageId((self.space.len() / PAGE_BYTES) as u32);
         let mut at = PageId(0);
         for &(start, end) in foreign.iter().chain([&(pages, pages)]) {
@@ -180,10 +204,15 @@ impl KernelPager {
         self.moves
     }
 
+    /// Whether there is no userfaultfd: faults are SIGSEGV.
+    pub fn is_guarded(&self) -> bool {
+        self.guards.is_some()
+    }
+
     /// Whether the kernel still tells of missing pages: not once the program has closed the userfaultfd past
     /// Weir.
     pub fn is_watching(&self) -> bool {
-        self.uffd.is_intact()
+        self.guards.is_some() || self.uffd.is_intact()
     }
 
     /// Page-moving system calls so far.
@@ -283,5 +312,7 @@ fn finish(p: Progress, n: u32) -> Progress {
     p
 }
 
+#[cfg(test)]
+mod guards_tests;
 #[cfg(test)]
 mod tests;

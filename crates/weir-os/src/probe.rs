@@ -182,8 +182,15 @@ impl Probe {
     pub fn auto_faults(&self) -> Option<FaultMode> {
         match self.inline_faults.obstacle() {
             None => Some(FaultMode::Inline),
-            Some(_) => self.thread_faults().then_some(FaultMode::Thread),
+            Some(_) if self.thread_faults() => Some(FaultMode::Thread),
+            Some(_) => self.without_userfaultfd().then_some(FaultMode::Inline),
         }
+    }
+
+    /// Whether `--pager auto` goes without userfaultfd: none can be opened, and guard regions will do.
+    pub fn without_userfaultfd(&self) -> bool {
+        let inline = &self.inline_faults;
+        inline.userfaultfd.is_err() && !self.userfaultfd.full() && inline.segv_obstacle().is_none()
     }
 }
 

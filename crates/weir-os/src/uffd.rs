@@ -229,6 +229,20 @@ pub struct Uffd {
 }
 
 impl Uffd {
+    /// In the place of one, where something else tells of faults.
+    pub fn none() -> Uffd {
+        Uffd { fd: AtomicI32::new(-1), features: 0, untold: AtomicU64::new(0) }
+    }
+
+    /// Whether this process can open none at all.
+    pub fn is_refused() -> bool {
+        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize | USER_MODE_ONLY;
+        // SAFETY: flags by value.
+        let user_mode = unsafe { syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };
+        let fd = user_mode.map(|fd| fd as i32).or_else(|_| Self::open_fd());
+        fd.map(sys::close).is_err()
+    }
+
     /// Opens a userfaultfd that also serves faults taken inside system calls, and completes the
     /// handshake with all of `wanted` that this kernel offers. Tries `/dev/userfaultfd` first
     /// (file permissions decide), then the system call (capability or sysctl decide).

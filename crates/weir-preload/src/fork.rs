@@ -6,7 +6,7 @@
 //! structures may lie in managed memory: `prepare` makes sure that they are resident.
 
 use crate::inline::child;
-use crate::inline::ours::{OURS, taken};
+use crate::inline::ours::{ours, taken};
 use crate::libc_next::{_IO_list_all, _IO_list_lock, _IO_list_unlock, Next, set_errno};
 use crate::{brk, exit, heap, jemalloc, kept, live, shm, state, threads};
 use core::ffi::{c_int, c_void};
@@ -158,7 +158,7 @@ fn prepare_with(used: &[usize]) {
 /// A handler of the program's that ran while the gate is closed by its own thread would wait for itself.
 /// Faults must come, since jemalloc's locks lie in managed memory whose pages may be out.
 fn block_signals() -> u64 {
-    thread::block_signals_but(if taken() { OURS } else { 0 })
+    thread::block_signals_but(if taken() { ours() } else { 0 })
 }
 
 /// Locks that threads hold while they enter the gate.

@@ -106,12 +106,15 @@ fn hand_down(name: &str, text: &str) {
 
 /// Takes what inline faults need; programs that go past libc need it in any mode.
 fn take_over(s: &Settings) {
+    if weir::engine::start::wants_segv(s) {
+        inline::ours::keep_segv();
+    }
     let past = inline::past::is_wanted();
     if s.faults == Faults::Thread && !past {
         return;
     }
     if inline::handlers::take_signals().is_err() && (s.faults == Faults::Inline || past) {
-        say(format_args!("SIGBUS and SIGSYS cannot be taken over"));
+        say(format_args!("SIGBUS, SIGSYS and SIGSEGV cannot be taken over"));
         weir_os::sys::exit_group(125);
     }
     if past && let Err(e) = inline::past::begin() {

@@ -6,7 +6,7 @@ use crate::threads::{self, STACK_BYTES};
 use crate::{ends, exit, jemalloc, live};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
-use weir::config::{Faults, Settings};
+use weir::config::{Faults, Pager, Settings};
 use weir::engine::Engine;
 use weir::engine::threads::{fatal, say};
 use weir::error::{GateError, StartError};
@@ -64,6 +64,8 @@ extern "C" fn build(_: *mut c_void) -> *mut c_void {
 
 /// The engine with the intake that the settings ask for.
 fn start_engine(settings: &Settings) -> Result<Weir, StartError> {
+    let without = Settings { pager: Pager::Segv, faults: Faults::Inline, ..settings.clone() };
+    let settings = if ours::keeps_segv() { &without } else { settings };
     if settings.faults == Faults::Thread || settings.faults == Faults::Auto && rings::ask_for_a_thread() {
         return start_with_messages(settings);
     }

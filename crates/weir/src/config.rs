@@ -309,17 +309,14 @@ pub const OPTIONS: &[OptionSpec] = &[
             "A line also where Weir was not needed, and the exact figures",
         ),
     ),
-    OptionSpec {
-        hidden: true,
-        ..spec(
-            OptionId::Pager,
-            "pager",
-            "WEIR_PAGER",
-            "auto|move|copy",
-            "auto",
-            "How pages travel: by moving them or by copying them",
-        )
-    },
+    spec(
+        OptionId::Pager,
+        "pager",
+        "WEIR_PAGER",
+        "auto|move|copy|segv",
+        "auto",
+        "How pages travel: moved or copied by userfaultfd, or without it, by SIGSEGV",
+    ),
     OptionSpec {
         hidden: true,
         ..spec(
@@ -525,13 +522,19 @@ const FILES: &[(&str, Files)] = &[("auto", Files::Auto), ("kernel", Files::Kerne
 /// How pages travel between the program and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pager {
-    /// Move where the kernel can, else copy.
+    /// Move where the kernel can, else copy; without a userfaultfd as `Segv`.
     Auto,
     /// `UFFDIO_MOVE` (kernel 6.8).
     Move,
     /// Write-protect, copy out, drop.
     Copy,
+    /// Guard regions and SIGSEGV, without userfaultfd (kernel 6.13).
+    Segv,
 }
+
+/// The words for it.
+const PAGERS: &[(&str, Pager)] =
+    &[("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy), ("segv", Pager::Segv)];
 
 /// Every setting, parsed and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -678,10 +681,7 @@ impl Settings {
             OptionId::StatsInterval => self.stats_interval_ns = interval(text)?,
             OptionId::Quiet => self.quiet = switch(text)?,
             OptionId::Verbose => self.verbose = switch(text)?,
-            OptionId::Pager => {
-                let known = [("auto", Pager::Auto), ("move", Pager::Move), ("copy", Pager::Copy)];
-                self.pager = choice(text, &known)?;
-            }
+            OptionId::Pager => self.pager = choice(text, PAGERS)?,
             OptionId::UnmapBatch => self.unmap_batch = whole_number(text, UNMAP_BATCH_MAX)?,
             OptionId::StoreBatch => self.store_batch = whole_number(text, STORE_BATCH_MAX)?,
             OptionId::FrameOrder => {

@@ -16,6 +16,9 @@ pub enum StartError {
     /// userfaultfd cannot be opened.
     #[error("userfaultfd cannot be opened: {0}")]
     Userfaultfd(Errno),
+    /// The pager that needs no userfaultfd.
+    #[error("pages cannot be kept by guard regions: {0} (that takes Linux 6.13, and /proc/self/mem)")]
+    Guards(Errno),
     /// The system-call gate, without which faults cannot be resolved inline.
     #[error("inline faults are not possible: {0}")]
     Inline(GateError),
@@ -64,8 +67,8 @@ pub enum GateError {
     /// The place for the stubs.
     #[error("the system-call gate needs executable memory at a fixed address: {0}")]
     Stubs(Errno),
-    /// SIGBUS and SIGSYS.
-    #[error("SIGBUS and SIGSYS cannot be taken over")]
+    /// SIGBUS and SIGSYS, or SIGSEGV.
+    #[error("SIGBUS, SIGSYS and SIGSEGV cannot be taken over")]
     Signals,
     /// The filter was refused.
     #[error("the seccomp filter of the system-call gate cannot be installed: {0}")]

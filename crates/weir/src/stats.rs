@@ -379,8 +379,9 @@ counters! {
             "The kernel refuses to install pages: see weir_last_errno, and please report it.",
         /// Error number of the last failure to install.
         last_errno "weir_last_errno" errno "Not 0: see weir_errors_fill.",
-        /// 0 MOVE, 1 copy.
-        pager "weir_pager" word "1: the kernel is older than Linux 6.8, and each page is copied on its way.",
+        /// 0 MOVE, 1 copy, 2 guard regions and SIGSEGV.
+        pager "weir_pager" word
+            "1: the kernel is older than Linux 6.8; 2: no userfaultfd. Each page is copied on its way.",
     }
 }
 

@@ -48,11 +48,23 @@ pub struct Area {
     pub past_pins: [AtomicU64; 2],
     /// The thread's row for what its small calls hold, plus 1.
     pub hold: AtomicU64,
-    /// What came with each of the signals in `pending`: `siginfo_t` of SIGBUS, then of SIGSYS.
-    infos: [[AtomicU64; 16]; 2],
+    /// What came with each of the signals in `pending`: `siginfo_t` in the order of [`kept_index`].
+    infos: [[AtomicU64; 16]; KEPT],
     /// Room for a copy of what libc may not read from managed memory.
     buffer: [AtomicU64; BUFFER_BYTES / 8],
 }
+/// Most signals that Weir keeps: SIGBUS, SIGSYS, and SIGSEGV where there is no userfaultfd.
+pub const KEPT: usize = 3;
+
+/// The place of one of them in tables.
+pub fn kept_index(number: i32) -> usize {
+    match number {
+        libc::SIGSYS => 1,
+        libc::SIGSEGV => 2,
+        _ => 0,
+    }
+}
+
 /// Words of [`Area::stub`].
 pub const STUB_WORDS: usize = 6;
 /// Bytes of [`Area::buffer`]: a `ucontext_t`.
@@ -92,9 +104,9 @@ impl Area {
         }
     }
 
-    /// What came with a pending SIGBUS or SIGSYS.
+    /// What came with a pending signal of those that Weir keeps.
     pub fn info(&self, number: i32) -> *mut libc::siginfo_t {
-        self.infos[usize::from(number == libc::SIGSYS)].as_ptr().cast_mut().cast()
+        self.infos[kept_index(number)].as_ptr().cast_mut().cast()
     }
 
     /// Kernel id of the calling thread, whose area this is. (A child of `vfork` uses its parent's area, and

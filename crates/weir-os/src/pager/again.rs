@@ -11,6 +11,10 @@ impl KernelPager {
     /// and registers everything again but for the page ranges (start, end)
     /// in `foreign`, in order, where something else is mapped. Until then missing pages read as zeros.
     pub fn reopen_in_child(&self, foreign: &[(PageId, PageId)]) -> Result<(), Errno> {
+        if let Some(guards) = &self.guards {
+            self.nursery_busy.store(false, Ordering::Relaxed);
+            return Self::reopen_guards(guards);
+        }
         let fresh = Self::open(if self.moves { Transfer::Move } else { Transfer::Copy }, self.intake)?;
         self.uffd.replace(fresh);
         self.nursery_busy.store(false, Ordering::Relaxed);
@@ -27,6 +31,10 @@ impl KernelPager {
             syscall(libc::SYS_mmap, [addr, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])?;
             let _ = mem::advise(addr, len, libc::MADV_NOHUGEPAGE);
             mem::advise(addr, len, libc::MADV_DONTDUMP)?;
+            if let Some(guards) = &self.guards {
+                self.forget(guards, page, n);
+                return Ok(());
+            }
             self.uffd.register(addr, len, !self.moves)
         }
     }

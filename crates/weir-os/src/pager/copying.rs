@@ -31,6 +31,9 @@ impl KernelPager {
     /// As `drain` for one page of a mapping that nobody can write to, which MOVE refuses. The
     /// caller makes sure that it does not become writable meanwhile.
     pub fn drain_readonly(&self, frame: FrameId, page: PageId) -> Progress {
+        if let Some(guards) = &self.guards {
+            return self.take(guards, frame, page, 1);
+        }
         let (dst, src) = (self.frame_addr(frame, 1), self.page_addr(page, 1));
         self.count(3);
         let stop = |e| Progress { done: 0, stop: Some(e) };
@@ -116,6 +119,9 @@ impl KernelPager {
     /// Copies a present page to a missing one, for pages that cannot be moved; costs a frame until
     /// the source is dropped.
     pub fn duplicate(&self, to: PageId, from: PageId) -> Progress {
+        if let Some(guards) = &self.guards {
+            return self.copy_page(guards, to, from);
+        }
         self.count(1);
         // SAFETY: both in the space that the pager owns; the kernel checks the source.
         unsafe { self.uffd.copy(self.page_addr(to, 1), self.page_addr(from, 1), PAGE_BYTES, Wake::Yes) }

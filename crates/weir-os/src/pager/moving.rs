@@ -9,6 +9,9 @@ use crate::uffd::{Progress, Wake};
 impl KernelPager {
     /// Arena to program: the frames at `frame..` become the pages at `page..`.
     pub fn fill(&self, page: PageId, frame: FrameId, n: u32, wake: Wake) -> Progress {
+        if let Some(guards) = &self.guards {
+            return self.put_frames(guards, page, frame, n);
+        }
         let (dst, src, len) = (self.page_addr(page, n), self.frame_addr(frame, n), bytes_of(n));
         if self.moves {
             self.count(1);
@@ -35,6 +38,10 @@ impl KernelPager {
     /// arrived; one that is missing from it may still have (see [`KernelPager::settle_frame`]).
     /// Stops where a page cannot leave (EBUSY: pinned; EINVAL: not plain after all).
     pub fn drain(&self, frame: FrameId, page: PageId, n: u32) -> (Progress, u64) {
+        if let Some(guards) = &self.guards {
+            let p = self.take(guards, frame, page, n);
+            return (p, ones(p.done / PAGE_BYTES));
+        }
         let (dst, src, len) = (self.frame_addr(frame, n), self.page_addr(page, n), bytes_of(n));
         if !self.moves {
             let p = self.copy_out_protected(dst, src, len);

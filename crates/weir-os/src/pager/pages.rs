@@ -16,6 +16,9 @@ impl KernelPager {
 
     /// Drops pages of the program where they are; their frames go back to the kernel.
     pub fn drop_pages(&self, page: PageId, n: u32) -> Result<(), Errno> {
+        if let Some(guards) = &self.guards {
+            return self.guard_pages(guards, page, n);
+        }
         self.count(1);
         // SAFETY: the program gave these pages up.
         unsafe { mem::drop_pages(self.page_addr(page, n), bytes_of(n)) }
@@ -23,6 +26,9 @@ impl KernelPager {
 
     /// Wakes the threads waiting for these pages.
     pub fn wake(&self, page: PageId, n: u32) {
+        if self.guards.is_some() {
+            return; // nobody waits but for locks
+        }
         let _ = self.uffd.wake(self.page_addr(page, n), bytes_of(n));
     }
 
@@ -30,8 +36,11 @@ impl KernelPager {
     /// be: in one mapping with their neighbours all the same.
     pub fn protect(&self, page: PageId, n: u32, prot: mem::Prot, dump: bool) -> Result<(), Errno> {
         let dump = dump && prot != libc::PROT_NONE;
-        // SAFETY: the program's own pages, at the program's wish.
-        unsafe { mem::protect(self.page_addr(page, n), bytes_of(n), prot)? };
+        match &self.guards {
+            Some(guards) => self.reprotect(guards, page, n, prot)?,
+            // SAFETY: the program's own pages, at the program's wish.
+            None => unsafe { mem::protect(self.page_addr(page, n), bytes_of(n), prot)? },
+        }
         self.dump(page, n, dump).or_else(|e| if dump { Ok(()) } else { Err(e) })
     }
 
@@ -59,11 +68,17 @@ impl KernelPager {
 
     /// Lets writers through to a page that is there after all (copy mode).
     pub fn unprotect(&self, page: PageId) {
+        if self.guards.is_some() {
+            return;
+        }
         let _ = self.uffd.write_protect(self.page_addr(page, 1), PAGE_BYTES, false, Wake::Yes);
     }
 
     /// Makes accesses to a missing page raise SIGBUS.
     pub fn poison(&self, page: PageId) -> Progress {
+        if self.guards.is_some() {
+            return Progress { done: 0, stop: Some(Errno::EOPNOTSUPP) };
+        }
         // SAFETY: the engine decided that the page's bytes are lost.
         unsafe { self.uffd.poison(self.page_addr(page, 1), PAGE_BYTES) }
     }

@@ -11,6 +11,9 @@ impl KernelPager {
     /// A new frame with these bytes becomes the page. Its source is ordinary memory, so no other
     /// processor has to forget a mapping: for single pages cheaper than a move with its TLB flush.
     pub fn fill_copy(&self, page: PageId, bytes: &PageBytes, wake: Wake) -> Progress {
+        if let Some(guards) = &self.guards {
+            return self.put(guards, page, 1, bytes.as_ptr() as usize);
+        }
         self.count(1);
         // SAFETY: the pager owns the destination; the source is live.
         unsafe { self.uffd.copy(self.page_addr(page, 1), bytes.as_ptr() as usize, PAGE_BYTES, wake) }
@@ -19,6 +22,9 @@ impl KernelPager {
     /// New frames of zeros become up to [`CHUNK_PAGES`] of the `n` missing pages at `page..`: no other
     /// processor has to forget anything, as with frames that are made in the arena and moved.
     pub fn fill_zeros(&self, page: PageId, n: u32, wake: Wake) -> Progress {
+        if let Some(guards) = &self.guards {
+            return self.put_zeros(guards, page, n);
+        }
         let dst = self.page_addr(page, n);
         // SAFETY: the pager owns the destination.
         let mut p = unsafe { self.copy_zeros(dst, n.min(CHUNK_PAGES), wake) };
@@ -32,6 +38,10 @@ impl KernelPager {
 
     /// Maps zeros at `page` unless something is there; EEXIST says that something is.
     pub fn zero(&self, page: PageId) -> Progress {
+        if self.guards.is_some() {
+            // What is not under a guard is there, if only as a hole that reads as zeros.
+            return Progress { done: 0, stop: Some(Errno::EEXIST) };
+        }
         self.count(1);
         // SAFETY: the pager owns the range.
         unsafe { self.uffd.zeropage(self.page_addr(page, 1), PAGE_BYTES, Wake::Yes) }
@@ -69,6 +79,9 @@ impl KernelPager {
     /// it by a call that Weir does not see), zeros are put in its place, which is what it reads
     /// as. `mincore` alone cannot tell: it denies pages that the kernel itself swapped out.
     pub fn settle_frame(&self, frame: FrameId) {
+        if self.guards.is_some() {
+            return; // frames are copies: all of them arrive
+        }
         let _ = self.fill_hole(self.frame_addr(frame, 1));
     }
 

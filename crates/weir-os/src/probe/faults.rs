@@ -1,9 +1,11 @@
 //! Who can serve page faults here: the faulting thread itself, or a thread that reads messages. Inline faults
-//! need no privileges, but three things that a container or an old kernel may refuse; each is tried.
+//! need no privileges, but three things that a container or an old kernel may refuse; each is tried. In the
+//! place of userfaultfd guard regions will do.
 
 use std::fmt;
 
 use super::errno::{Errno, Tried, result_of};
+use crate::pager::KernelPager;
 use crate::uffd::{self, Uffd};
 
 /// Who serves page faults.
@@ -35,6 +37,9 @@ pub struct InlineFaults {
     pub processor: bool,
     /// Feature bits that a userfaultfd for user mode agreed on, of those that inline faults use.
     pub userfaultfd: Result<u64, Errno>,
+    /// Guard regions, and writing to the process's own memory whatever its protection: what the pager
+    /// without userfaultfd needs.
+    pub guards: Tried,
     /// Anonymous memory at a fixed address, made executable: the place of the gate.
     pub gate: Tried,
     /// Attaching a seccomp filter that traps.
@@ -52,6 +57,8 @@ pub enum InlineObstacle {
     NoSignal,
     /// The kernel neither moves pages nor write-protects them.
     NoPager,
+    /// No guard regions, asked for in the place of userfaultfd.
+    Guards(Errno),
     /// No place for the gate.
     Gate(Errno),
     /// No seccomp filter can be installed.
@@ -65,6 +72,9 @@ impl fmt::Display for InlineObstacle {
             InlineObstacle::Userfaultfd(e) => write!(f, "userfaultfd for user mode cannot be opened: {e}"),
             InlineObstacle::NoSignal => write!(f, "userfaultfd cannot send SIGBUS"),
             InlineObstacle::NoPager => write!(f, "userfaultfd can neither move nor write-protect pages"),
+            InlineObstacle::Guards(e) => {
+                write!(f, "guard regions, or /proc/self/mem, cannot be used: {e}")
+            }
             InlineObstacle::Gate(e) => write!(f, "no executable memory at a fixed address: {e}"),
             InlineObstacle::Filter(e) => write!(f, "seccomp filters are refused: {e}"),
         }
@@ -82,6 +92,7 @@ impl InlineObstacle {
             InlineObstacle::Userfaultfd(_) | InlineObstacle::NoSignal | InlineObstacle::NoPager => {
                 Some("use Linux 5.11 or newer, with CONFIG_USERFAULTFD")
             }
+            InlineObstacle::Guards(_) => Some("use Linux 6.13 or newer, with /proc mounted"),
             InlineObstacle::Gate(_) => Some("allow executable anonymous memory (SELinux: execmem)"),
             InlineObstacle::Filter(_) => Some("allow seccomp(2) in the container's seccomp profile"),
         }
@@ -95,12 +106,27 @@ impl InlineFaults {
         InlineFaults {
             processor: cfg!(target_arch = "x86_64"),
             userfaultfd: Uffd::open_user_mode(wanted).map(|fd| fd.features()).map_err(|e| Errno(e.0)),
+            guards: KernelPager::can_guard().map_err(|e| Errno(e.0)),
             gate: gate(),
             filter: seccomp_filter().and_then(|()| filter()),
         }
     }
 
-    /// What stands in the way of inline faults; `None` when they work.
+    /// What stands in the way of inline faults without userfaultfd; `None` when they work.
+    pub fn segv_obstacle(&self) -> Option<InlineObstacle> {
+        if !self.processor {
+            return Some(InlineObstacle::Processor);
+        }
+        let guards = self.guards.map_err(InlineObstacle::Guards);
+        guards.err().or_else(|| self.gate_obstacle())
+    }
+
+    fn gate_obstacle(&self) -> Option<InlineObstacle> {
+        let gate = self.gate.map_err(InlineObstacle::Gate);
+        gate.and_then(|()| self.filter.map_err(InlineObstacle::Filter)).err()
+    }
+
+    /// What stands in the way of inline faults with userfaultfd; `None` when they work.
     pub fn obstacle(&self) -> Option<InlineObstacle> {
         if !self.processor {
             return Some(InlineObstacle::Processor);
@@ -115,8 +141,7 @@ impl InlineFaults {
         if features & (uffd::MOVE | uffd::PAGEFAULT_FLAG_WP) == 0 {
             return Some(InlineObstacle::NoPager);
         }
-        let gate = self.gate.map_err(InlineObstacle::Gate);
-        gate.and_then(|()| self.filter.map_err(InlineObstacle::Filter)).err()
+        self.gate_obstacle()
     }
 
     /// Whether pages are moved in this mode; else they are copied, which is slower.
@@ -178,6 +203,7 @@ mod tests {
         InlineFaults {
             processor: true,
             userfaultfd: Ok(uffd::SIGBUS | uffd::MOVE),
+            guards: Ok(()),
             gate: Ok(()),
             filter: Ok(()),
         }
@@ -219,6 +245,27 @@ mod tests {
         assert_eq!(p.auto_faults(), Some(FaultMode::Thread));
         (p.userfaultfd.syscall, p.userfaultfd.device) = (Err(Errno(libc::EPERM)), Err(Errno(libc::EACCES)));
         assert_eq!(p.auto_faults(), None);
+    }
+
+    #[test]
+    fn guard_regions_do_where_no_userfaultfd_can_be_had_and_only_there() {
+        let mut p = probe().clone();
+        p.inline_faults = InlineFaults { userfaultfd: Err(Errno(libc::EPERM)), ..all_there() };
+        (p.userfaultfd.syscall, p.userfaultfd.device) = (Err(Errno(libc::EPERM)), Ok(()));
+        p.userfaultfd.features = Ok(uffd::MOVE);
+        assert_eq!((p.auto_faults(), p.without_userfaultfd()), (Some(FaultMode::Thread), false));
+        p.userfaultfd.device = Err(Errno(libc::ENOENT));
+        assert_eq!((p.auto_faults(), p.without_userfaultfd()), (Some(FaultMode::Inline), true));
+        for inline in [
+            InlineFaults { guards: Err(Errno(libc::EOPNOTSUPP)), ..p.inline_faults.clone() },
+            InlineFaults { gate: Err(Errno(libc::EACCES)), ..p.inline_faults.clone() },
+            InlineFaults { filter: Err(Errno(libc::EPERM)), ..p.inline_faults.clone() },
+            InlineFaults { processor: false, ..p.inline_faults.clone() },
+        ] {
+            assert!(inline.segv_obstacle().is_some_and(|obstacle| !obstacle.to_string().is_empty()));
+            p.inline_faults = inline;
+            assert_eq!((p.auto_faults(), p.without_userfaultfd()), (None, false));
+        }
     }
 
     #[test]

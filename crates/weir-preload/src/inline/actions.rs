@@ -1,5 +1,6 @@
 //! What the program asked for with each signal's present action, and the kernel was not given.
 
+use super::ours::ours;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use weir::BlockLock;
@@ -7,7 +8,7 @@ use weir_os::signal::{Mask, bit};
 
 /// One more than the highest signal's number.
 pub const SIGNALS: usize = 65;
-/// For each signal: bit 0 SIGBUS blocked in the handler, bit 1 SIGSYS blocked, bit 2 [`ALTERNATE`].
+/// For each signal: bit 0 SIGBUS blocked in the handler, bit 1 SIGSYS, bit 2 SIGSEGV, bit 3 [`ALTERNATE`].
 static ASKED: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
 /// The program's handlers, which `relay` calls, each with what was asked for it in its highest bits,
 /// where no address has any. The last real handler stays when the signal is set to be ignored: the kernel
@@ -16,9 +17,9 @@ static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNAL
 /// Held, with signals blocked, while the kernel and these tables change together.
 static CHANGING: AtomicU32 = AtomicU32::new(0);
 
-const ASKED_SHIFT: u32 = usize::BITS - 3;
+const ASKED_SHIFT: u32 = usize::BITS - 4;
 /// In what was asked for: SA_ONSTACK.
-pub const ALTERNATE: u8 = 4;
+pub const ALTERNATE: u8 = 8;
 
 /// The lock of these tables.
 pub fn changing() -> BlockLock<'static> {
@@ -79,12 +80,17 @@ pub fn forked() {
     CHANGING.store(0, Ordering::Relaxed);
 }
 
-/// Which of Weir's signals a mask blocks, in two bits.
+/// In the order of their bits.
+const KEPT: [c_int; 3] = [libc::SIGBUS, libc::SIGSYS, libc::SIGSEGV];
+
+/// Which of Weir's signals a mask blocks, in three bits.
 pub fn to_bits(mask: Mask) -> u8 {
-    u8::from(mask & bit(libc::SIGBUS) != 0) | u8::from(mask & bit(libc::SIGSYS) != 0) << 1
+    let blocked = |(i, number): (usize, c_int)| u8::from(mask & ours() & bit(number) != 0) << i;
+    KEPT.into_iter().enumerate().fold(0, |bits, kept| bits | blocked(kept))
 }
 
 /// The mask of such bits.
 pub fn to_mask(bits: u8) -> Mask {
-    (Mask::from(bits & 1) * bit(libc::SIGBUS)) | (Mask::from(bits >> 1 & 1) * bit(libc::SIGSYS))
+    let blocked = |(i, number): (usize, c_int)| Mask::from(bits >> i & 1) * bit(number);
+    KEPT.into_iter().enumerate().fold(0, |mask, kept| mask | blocked(kept))
 }

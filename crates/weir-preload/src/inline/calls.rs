@@ -1,7 +1,7 @@
 //! System calls of the program that Weir answers itself, or has made again at a stub.
 
 use super::context::Context;
-use super::ours::OURS;
+use super::ours::ours;
 use super::{masks, own_memory, stacks};
 use crate::libc_next::{errno, set_errno};
 use crate::map;
@@ -119,11 +119,11 @@ pub fn change_mask(e: Option<&Weir>, a: [usize; 6], context: &mut Context<'_>) -
     let mut wanted: Mask = 0;
     let mut bytes = [0u8; size_of::<Mask>()];
     let result = with_pinned(e, [set, old], size, || {
-        let before = *context.mask() & !OURS | masks::blocked_at(context.sp());
+        let before = *context.mask() & !ours() | masks::blocked_at(context.sp());
         if set != 0 {
             weir_os::gate::read_own(set, &mut bytes).ok()?;
             wanted = Mask::from_ne_bytes(bytes);
-            *context.mask() = masks::combine(how as i32, *context.mask(), wanted)? & !OURS;
+            *context.mask() = masks::combine(how as i32, *context.mask(), wanted)? & !ours();
         }
         if old != 0 {
             weir_os::gate::write_own(old, &before.to_ne_bytes()).ok()?;

@@ -3,6 +3,7 @@
 use weir_os::code;
 use weir_os::load::{Load, Registers};
 use weir_os::mem::PAGE_BYTES;
+use weir_os::pager::Use;
 use weir_os::signal::Mask;
 
 /// The general registers as instructions number them.
@@ -50,6 +51,17 @@ impl Context<'_> {
     pub fn args(&self) -> [usize; 6] {
         [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
             .map(|r| self.reg(r))
+    }
+
+    /// What the access did that faulted, by the processor's error code.
+    pub fn access(&self) -> Use {
+        const WRITE: usize = 1 << 1;
+        const FETCH: usize = 1 << 4;
+        match self.reg(libc::REG_ERR) {
+            e if e & FETCH != 0 => Use::Run,
+            e if e & WRITE != 0 => Use::Write,
+            _ => Use::Read,
+        }
     }
 
     /// Instruction pointer.

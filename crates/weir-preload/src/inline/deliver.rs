@@ -1,11 +1,11 @@
-//! The program's own SIGBUS and SIGSYS: what it set, and its handlers' turn.
+//! The program's own SIGBUS, SIGSYS and SIGSEGV: what it set, and its handlers' turn.
 
 use super::context::Context;
 use super::masks::in_handler;
-use super::ours::{ALL, OURS, taken};
+use super::ours::{ALL, ours, taken};
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
-use weir_os::gate::area::{Area, STUB_WORDS, is_owner};
+use weir_os::gate::area::{Area, KEPT, STUB_WORDS, is_owner, kept_index};
 use weir_os::signal::{self, Action, Handler, Mask, bit};
 
 /// `si_code` of a call that a seccomp filter trapped.
@@ -16,15 +16,15 @@ pub const SYS_USER_DISPATCH: i32 = 2;
 const DEFAULT: usize = 0;
 const IGNORED: usize = 1;
 
-/// What the program set for the two signals. Only locked with signals blocked.
-static ACTIONS: [Mutex<Action>; 2] =
-    [const { Mutex::new(Action { handler: DEFAULT, flags: 0, restorer: 0, mask: 0 }) }; 2];
+/// What the program set for the signals that Weir keeps. Only locked with signals blocked.
+static ACTIONS: [Mutex<Action>; KEPT] =
+    [const { Mutex::new(Action { handler: DEFAULT, flags: 0, restorer: 0, mask: 0 }) }; KEPT];
 
 fn cell(number: i32) -> &'static Mutex<Action> {
-    &ACTIONS[usize::from(number == libc::SIGSYS)]
+    &ACTIONS[kept_index(number)]
 }
 
-/// What the program has set for SIGBUS or SIGSYS.
+/// What the program has set for one of Weir's signals.
 pub fn action(number: i32) -> Action {
     let signals = weir_os::thread::block_signals();
     let inside = super::stacks::section();
@@ -72,7 +72,7 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
         unsafe { info.write(area.info(number).read()) };
     }
     // SAFETY: the kernel's live siginfo.
-    let by_access = number == libc::SIGBUS && unsafe { (*info).si_code } > 0;
+    let by_access = number != libc::SIGSYS && unsafe { (*info).si_code } > 0;
     // SAFETY: as above.
     let forced = by_access
         || number == libc::SIGSYS && matches!(unsafe { (*info).si_code }, SYS_SECCOMP | SYS_USER_DISPATCH);
@@ -97,8 +97,8 @@ pub fn deliver(number: i32, info: *mut libc::siginfo_t, context: &mut Context<'_
 /// Runs the program's handler with the mask that it asked for.
 fn call(number: i32, action: Action, info: *mut libc::siginfo_t, context: &mut Context<'_>) {
     let deferred = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { bit(number) };
-    let _ = signal::change_mask(libc::SIG_SETMASK, Some((*context.mask() | action.mask) & !OURS));
-    run_handler(action.handler, deferred | action.mask & OURS, number, info, context.raw());
+    let _ = signal::change_mask(libc::SIG_SETMASK, Some((*context.mask() | action.mask) & !ours()));
+    run_handler(action.handler, deferred | action.mask & ours(), number, info, context.raw());
     let _ = signal::change_mask(libc::SIG_SETMASK, Some(ALL));
 }
 

@@ -1,7 +1,7 @@
 //! `sigaction` and its relatives, and alternate stacks, as the program sees them.
 
 use super::actions::{self, ALTERNATE, SIGNALS, to_bits, to_mask};
-use super::ours::{OURS, taken};
+use super::ours::{ours, taken};
 use super::relay::relay;
 use super::{deliver, stacks};
 use crate::ends;
@@ -20,7 +20,7 @@ type Signal = unsafe extern "C" fn(c_int, usize) -> usize;
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 fn is_ours(number: c_int) -> bool {
-    number == libc::SIGBUS || number == libc::SIGSYS
+    (1..SIGNALS as c_int).contains(&number) && bit(number) & ours() != 0
 }
 
 /// # Safety
@@ -210,7 +210,7 @@ fn set_theirs(
     // SAFETY: the kernel's mask is the first eight bytes of libc's type.
     let mask = unsafe { &mut *(&raw mut a.sa_mask).cast::<Mask>() };
     let bits = to_bits(*mask) | if a.sa_flags & libc::SA_ONSTACK != 0 { ALTERNATE } else { 0 };
-    *mask &= !OURS;
+    *mask &= !ours();
     let handler = (a.sa_sigaction > libc::SIG_IGN).then_some(a.sa_sigaction);
     // Before the kernel knows: the signal may come at once.
     actions::set_row(number, before.with(bits, handler));

@@ -1,6 +1,6 @@
-//! Signal masks as the program sees them: SIGBUS and SIGSYS are never really blocked.
+//! Signal masks as the program sees them: the signals that Weir keeps are never really blocked.
 
-use super::ours::{OURS, taken};
+use super::ours::{ours, taken};
 use super::pending;
 use crate::libc_next::{Next, set_errno};
 use core::ffi::c_int;
@@ -30,7 +30,7 @@ pub fn blocked_at(sp: usize) -> Mask {
         true => area.handler_blocked.load(Ordering::Relaxed),
         false => 0,
     };
-    (area.blocked.load(Ordering::Relaxed) | by_handler) & OURS
+    (area.blocked.load(Ordering::Relaxed) | by_handler) & ours()
 }
 
 /// Whether the program's handler that `deliver::run_handler` started last is still running, seen from a stack
@@ -45,7 +45,7 @@ pub fn in_handler(sp: usize) -> bool {
 /// unblocks comes now.
 fn believe(blocked: Mask) -> bool {
     let area = Area::current();
-    area.blocked.store(blocked & OURS, Ordering::Relaxed);
+    area.blocked.store(blocked & ours(), Ordering::Relaxed);
     let here = 0u8;
     if in_handler(&raw const here as usize) {
         area.handler_blocked.fetch_and(blocked, Ordering::Relaxed);
@@ -58,7 +58,7 @@ pub fn settle_pending() -> bool {
     let area = Area::current();
     let mut some = false;
     // Each once: what comes back to be kept waits for the next change.
-    for number in [libc::SIGBUS, libc::SIGSYS] {
+    for number in [libc::SIGBUS, libc::SIGSYS, libc::SIGSEGV] {
         if pending::take(signal::bit(number) & !blocked_now()).is_some() {
             area.again.fetch_or(signal::bit(number), Ordering::Relaxed);
             signal::raise(number);
@@ -80,7 +80,7 @@ pub fn combine(how: c_int, old: Mask, set: Mask) -> Option<Mask> {
 
 /// As [`combine`] for what the thread believes; for masks that take effect when a handler returns.
 pub fn believe_change(how: c_int, set: Mask) {
-    if let Some(b) = combine(how, blocked_now(), set & OURS) {
+    if let Some(b) = combine(how, blocked_now(), set & ours()) {
         believe(b);
     }
 }
@@ -106,7 +106,7 @@ pub unsafe fn without_ours(set: *const libc::sigset_t) -> Option<(libc::sigset_t
     unsafe {
         let mask = read_set(set);
         let mut copy: libc::sigset_t = core::mem::zeroed();
-        (&raw mut copy).cast::<Mask>().write(mask & !OURS);
+        (&raw mut copy).cast::<Mask>().write(mask & !ours());
         Some((copy, mask))
     }
 }
@@ -120,12 +120,12 @@ unsafe fn change(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_
     // be managed memory.
     let wanted = if set.is_null() { None } else { Some(unsafe { read_set(set) }) };
     let believed = blocked_now();
-    let real = wanted.map(|m| m & !OURS & !LIBCS);
+    let real = wanted.map(|m| m & !ours() & !LIBCS);
     match signal::change_mask(if wanted.is_some() { how } else { libc::SIG_BLOCK }, real) {
         Ok(before) => {
             if !old.is_null() {
                 // SAFETY: as above.
-                unsafe { old.cast::<Mask>().write_unaligned(before & !OURS | believed) };
+                unsafe { old.cast::<Mask>().write_unaligned(before & !ours() | believed) };
             }
             if let Some(m) = wanted {
                 believe_change(how, m);

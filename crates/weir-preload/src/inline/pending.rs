@@ -1,11 +1,11 @@
-//! SIGBUS and SIGSYS that were sent while nobody would take them. One sent to a thread waits in that thread's
+//! Signals of Weir's that were sent while nobody would take them. One sent to a thread waits in that thread's
 //! area. One sent to the process waits here, for whichever thread unblocks it or waits for it first: the
 //! kernel hands it to a thread of its own choice, because for the kernel none has it blocked.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
-use weir_os::gate::area::Area;
+use weir_os::gate::area::{Area, KEPT, kept_index};
 use weir_os::signal::{self, Mask, bit};
 
 /// Signals in [`INFOS`].
@@ -17,7 +17,7 @@ struct Info(MaybeUninit<libc::siginfo_t>);
 unsafe impl Send for Info {}
 
 /// What came with each. Only locked with signals blocked.
-static INFOS: [Mutex<Info>; 2] = [const { Mutex::new(Info(MaybeUninit::uninit())) }; 2];
+static INFOS: [Mutex<Info>; KEPT] = [const { Mutex::new(Info(MaybeUninit::uninit())) }; KEPT];
 
 /// A thread that waits for one of Weir's signals, by kernel id; 0 for none.
 static WAITER: AtomicU32 = AtomicU32::new(0);
@@ -47,7 +47,7 @@ pub fn keep(number: i32, info: *const libc::siginfo_t) {
 
 fn with_info(number: i32, f: impl FnOnce(&mut Info)) {
     let inside = super::stacks::section();
-    if let Ok(mut info) = INFOS[usize::from(number == libc::SIGSYS)].lock() {
+    if let Ok(mut info) = INFOS[kept_index(number)].lock() {
         f(&mut info);
     }
     drop(inside);

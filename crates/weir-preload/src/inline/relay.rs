@@ -5,7 +5,7 @@
 
 use super::actions::{handler_of, wants_alternate_stack};
 use super::context::Context;
-use super::ours::OURS;
+use super::ours::ours;
 use super::{deliver, masks, stacks};
 use core::ffi::c_int;
 
@@ -89,8 +89,8 @@ extern "C" fn run(number: c_int, info: *mut libc::siginfo_t, raw: *mut libc::uco
     let believed = masks::blocked_at(context.sp());
     *context.mask() |= believed;
     deliver::run_handler(handler, blocked, number, info, raw);
-    let wanted = *context.mask() & OURS;
-    *context.mask() &= !OURS;
+    let wanted = *context.mask() & ours();
+    *context.mask() &= !ours();
     if wanted != believed {
         masks::believe_change(libc::SIG_SETMASK, wanted);
     }

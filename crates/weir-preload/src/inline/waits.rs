@@ -1,7 +1,7 @@
 //! Calls that wait with a signal mask of their own, or for signals.
 
 use super::masks::{Believing, read_set, without_ours};
-use super::ours::{OURS, taken};
+use super::ours::{ours, taken};
 use super::pending;
 use crate::libc_next::{Next, set_errno};
 use core::ffi::{c_int, c_void};
@@ -154,9 +154,9 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attr: *mut c_void, mask: *co
 /// Waits for a signal of a set that holds some of Weir's, which are really blocked meanwhile: the
 /// thread runs no code of its own then.
 fn wait_for(set: Mask, info: &mut libc::siginfo_t, timeout: Option<&libc::timespec>) -> Result<c_int, Errno> {
-    let before = signal::change_mask(libc::SIG_BLOCK, Some(set & OURS))?;
+    let before = signal::change_mask(libc::SIG_BLOCK, Some(set & ours()))?;
     pending::begin_waiting();
-    let found = match pending::take(set & OURS) {
+    let found = match pending::take(set & ours()) {
         Some(number) => {
             // SAFETY: stored when the signal came.
             *info = unsafe { Area::current().info(number).read() };
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn sigtimedwait(
     static NEXT: Next = Next::new(c"sigtimedwait");
     // SAFETY: the caller's set; the rest as libc's function of that name and type.
     unsafe {
-        if !taken() || read_set(set) & OURS == 0 {
+        if !taken() || read_set(set) & ours() == 0 {
             return NEXT.get().map_or(-1, |a| core::mem::transmute::<usize, WaitCall>(a)(set, info, timeout));
         }
         let mut found: libc::siginfo_t = core::mem::zeroed();

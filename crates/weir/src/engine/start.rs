@@ -2,7 +2,7 @@
 
 use super::{Engine, base, swapfile};
 use crate::config::rules::{self, Rule, is_on};
-use crate::config::{Codec, Cold, Pager as PagerKind, Settings};
+use crate::config::{Codec, Cold, Faults, Pager as PagerKind, Settings};
 use crate::error::StartError;
 use crate::limits::{BUDGET_BYTES_MIN, LIFT_WINDOWS_MAX, RECOMPRESS_BUDGET_MIN};
 use crate::page::id::BLOCK_PAGES;
@@ -11,6 +11,18 @@ use crate::shared::{Core, Geometry};
 use crate::sync::Ordering;
 use weir_os::mem::{Mapping, PAGE_BYTES};
 use weir_os::pager::{Intake, KernelPager, Transfer};
+use weir_os::uffd::Uffd;
+
+/// Whether pages will travel without userfaultfd: if that is asked for, or nothing else can be had.
+pub fn wants_segv(settings: &Settings) -> bool {
+    match settings.pager {
+        PagerKind::Segv => true,
+        PagerKind::Auto => {
+            settings.faults != Faults::Thread && Uffd::is_refused() && KernelPager::can_guard().is_ok()
+        }
+        PagerKind::Move | PagerKind::Copy => false,
+    }
+}
 
 impl Engine<KernelPager> {
     /// Builds an engine; its threads are started by the caller, who owns the `'static` reference.
@@ -23,7 +35,12 @@ impl Engine<KernelPager> {
         let windows = Geometry::arena_windows(budget);
         // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
         // Nor are there any of buffers that a ring made before the filter was there goes on using.
-        let lifts = intake == Intake::InThread && weir_os::mem::can_lift() && !weir_os::sys::has_io_uring();
+        // A lift would leave pages without guards.
+        let guarded = settings.pager == PagerKind::Segv;
+        let lifts = !guarded
+            && intake == Intake::InThread
+            && weir_os::mem::can_lift()
+            && !weir_os::sys::has_io_uring();
         let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
         let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
         let arena_len = (windows + lift_windows) as usize * window_bytes;
@@ -39,15 +56,15 @@ impl Engine<KernelPager> {
             pool_max_percent: u32::from(settings.pool_max_percent),
         };
         let base = space.base();
-        let transfer = match settings.pager {
-            PagerKind::Auto => Transfer::Auto,
-            PagerKind::Move => Transfer::Move,
-            PagerKind::Copy => Transfer::Copy,
-        };
-        let pager =
-            KernelPager::open_over(transfer, intake, space, arena, lift_windows as usize * window_bytes)
-                .map_err(StartError::Userfaultfd)?;
-        let copy = !pager.moves();
+        let pager = KernelPager::open_over(
+            transfer(settings.pager),
+            intake,
+            space,
+            arena,
+            lift_windows as usize * window_bytes,
+        )
+        .map_err(if guarded { StartError::Guards } else { StartError::Userfaultfd })?;
+        let way = if pager.is_guarded() { 2 } else { u64::from(!pager.moves()) };
         let mut core = Core::new(pager, geometry, seed(), settings.codec)?;
         if let Some(setting) = &settings.swap {
             match swapfile::open(setting, settings.policy, budget) {
@@ -69,7 +86,7 @@ impl Engine<KernelPager> {
             cold => cold,
         };
         core.room.frames.set_scatter(!settings.frames_in_order || !is_on(Rule::FrameOrder));
-        core.stats.pager.store(u64::from(copy), Ordering::Relaxed);
+        core.stats.pager.store(way, Ordering::Relaxed);
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);
         engine.begin_at(base::first_block(geometry.pages));
@@ -83,6 +100,15 @@ impl Engine<KernelPager> {
     /// Memory for a thread's workbench that is never given back.
     pub fn workbench() -> Box<Workbench> {
         Box::new(Workbench::new())
+    }
+}
+
+fn transfer(pager: PagerKind) -> Transfer {
+    match pager {
+        PagerKind::Auto => Transfer::Auto,
+        PagerKind::Move => Transfer::Move,
+        PagerKind::Copy => Transfer::Copy,
+        PagerKind::Segv => Transfer::Segv,
     }
 }
 

@@ -1,0 +1,296 @@
+//! The pager without userfaultfd, on the real kernel, over memory of its own.
+
+use super::*;
+use crate::codec::PageBytes;
+use crate::mem::PROT_RW;
+use crate::random::Random;
+use crate::uffd::Wake;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+fn over_own_memory(pages: u32) -> KernelPager {
+    let space = Mapping::reserve(0, bytes_of(pages)).unwrap();
+    let arena = Mapping::anon(bytes_of(2 * pages)).unwrap();
+    let pager = KernelPager::open_over(Transfer::Segv, Intake::InThread, space, arena, 0).unwrap();
+    pager.protect(PageId(0), pages, PROT_RW, true).unwrap();
+    pager
+}
+
+/// What reads of the process's own memory say: EFAULT (EIO of this file) where a signal would come.
+fn read(pager: &KernelPager, page: u32) -> Option<u64> {
+    let mut bytes = [0u8; 8];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: pager.page_addr(PageId(page), 1) as *mut _, iov_len: bytes.len() };
+    // SAFETY: a live buffer; the kernel checks the source.
+    let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    (n == 8).then(|| u64::from_ne_bytes(bytes))
+}
+
+fn page_of(value: u64) -> PageBytes {
+    let mut bytes = [0u8; PAGE_BYTES];
+    bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_ne_bytes()));
+    bytes
+}
+
+/// Mappings of the space.
+fn mappings(pager: &KernelPager) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
+    let inside = |at: &usize| (pager.space_base()..pager.space_base() + pager.space_len()).contains(at);
+    maps.lines().filter_map(start).filter(inside).count()
+}
+
+#[test]
+fn a_page_goes_out_and_in_and_is_never_to_be_seen_in_between() {
+    let pager = over_own_memory(4 * CHUNK_PAGES);
+    assert_eq!(read(&pager, 5), None, "nobody has used it: no zeros that nobody counts");
+    assert_eq!(pager.fill_copy(PageId(5), &page_of(77), Wake::Yes).done, PAGE_BYTES);
+    assert_eq!((read(&pager, 5), read(&pager, 6), read(&pager, 70)), (Some(77), None, None));
+    let (out, mask) = pager.drain(FrameId(5), PageId(5), 1);
+    assert_eq!((out.done, out.stop, mask), (PAGE_BYTES, None, 1));
+    assert_eq!(read(&pager, 5), None);
+    // SAFETY: just drained, and nobody else uses it.
+    assert_eq!(*unsafe { pager.frame(FrameId(5)) }, page_of(77));
+    assert_eq!(pager.fill(PageId(9), FrameId(5), 1, Wake::Yes).done, PAGE_BYTES);
+    assert_eq!((read(&pager, 5), read(&pager, 9)), (None, Some(77)));
+    assert_eq!(pager.zero(PageId(9)).stop, Some(Errno::EEXIST));
+    assert_eq!(pager.duplicate(PageId(130), PageId(9)).done, PAGE_BYTES);
+    assert_eq!(read(&pager, 130), Some(77));
+    pager.drop_pages(PageId(9), 1).unwrap();
+    assert_eq!(read(&pager, 9), None);
+    assert_eq!(pager.poison(PageId(9)).done, 0);
+}
+
+#[test]
+fn runs_end_at_their_block_and_where_the_protection_changes_and_mappings_stay_few() {
+    let pager = over_own_memory(4 * CHUNK_PAGES);
+    assert_eq!(pager.fill_zeros(PageId(0), CHUNK_PAGES - 4, Wake::Yes).stop, None);
+    let zeros = pager.fill_zeros(PageId(CHUNK_PAGES - 4), 8, Wake::Yes);
+    assert_eq!((zeros.done, zeros.stop), (4 * PAGE_BYTES, Some(Errno::EAGAIN)));
+    assert_eq!(pager.fill_zeros(PageId(CHUNK_PAGES), 4, Wake::Yes).done, 4 * PAGE_BYTES);
+    assert_eq!((read(&pager, CHUNK_PAGES - 1), read(&pager, CHUNK_PAGES + 3)), (Some(0), Some(0)));
+    let few = mappings(&pager);
+    assert_eq!(pager.drain(FrameId(100), PageId(100), 1).0.done, 0, "what is out cannot leave");
+    for page in (0..CHUNK_PAGES + 4).step_by(7) {
+        assert_eq!(pager.drain(FrameId(page), PageId(page), 1).0.done, PAGE_BYTES, "page {page}");
+        assert_eq!(pager.fill(PageId(page), FrameId(page), 1, Wake::Yes).done, PAGE_BYTES);
+    }
+    assert_eq!(mappings(&pager), few, "a page's way leaves no mapping of its own");
+    pager.protect(PageId(2), 2, libc::PROT_READ, true).unwrap();
+    let (p, _) = pager.drain(FrameId(0), PageId(0), 8);
+    assert_eq!((p.done, p.stop), (2 * PAGE_BYTES, Some(Errno::EAGAIN)));
+    assert_eq!(pager.drain_readonly(FrameId(2), PageId(2)).done, PAGE_BYTES);
+    assert_eq!(pager.fill(PageId(2), FrameId(2), 1, Wake::Yes).done, PAGE_BYTES);
+    assert_eq!(read(&pager, 2), Some(0));
+}
+
+#[test]
+fn accesses_are_weirs_where_the_program_may_make_them_and_only_there() {
+    let pager = over_own_memory(2 * CHUNK_PAGES);
+    let at = |page: u32| pager.page_addr(PageId(page), 1);
+    let all = |page| [Use::Read, Use::Write, Use::Run].map(|what| pager.permits(at(page), what));
+    assert_eq!(all(3), [true, true, false]);
+    pager.protect(PageId(3), 1, libc::PROT_READ, true).unwrap();
+    assert_eq!((all(3), all(4)), ([true, false, false], [true, true, false]));
+    pager.protect(PageId(3), 1, libc::PROT_NONE, true).unwrap();
+    assert_eq!(all(3), [false; 3]);
+    assert!(!pager.permits(pager.space_base() - 1, Use::Read));
+    // Contents come while nobody may use them, and are there when somebody may.
+    assert_eq!(pager.fill_copy(PageId(3), &page_of(9), Wake::Yes).done, PAGE_BYTES);
+    assert_eq!(read(&pager, 3), None);
+    pager.protect(PageId(3), 1, PROT_RW, true).unwrap();
+    assert_eq!((read(&pager, 3), read(&pager, 4)), (Some(9), None));
+}
+
+#[test]
+fn what_is_reserved_again_is_as_if_nobody_had_used_it() {
+    let pager = over_own_memory(2 * CHUNK_PAGES);
+    assert_eq!(pager.fill_copy(PageId(3), &page_of(9), Wake::Yes).done, PAGE_BYTES);
+    pager.reserve_again(PageId(2), 4).unwrap();
+    assert!(!pager.permits(pager.page_addr(PageId(3), 1), Use::Read));
+    pager.protect(PageId(2), 4, PROT_RW, true).unwrap();
+    assert_eq!(read(&pager, 3), None);
+    assert_eq!(pager.fill_copy(PageId(4), &page_of(8), Wake::Yes).done, PAGE_BYTES);
+    assert_eq!((read(&pager, 3), read(&pager, 4)), (None, Some(8)));
+}
+
+#[test]
+fn a_call_that_the_kernel_refuses_leaves_the_page_where_it_was() {
+    let pager = over_own_memory(2 * CHUNK_PAGES);
+    assert_eq!(pager.fill_copy(PageId(3), &page_of(9), Wake::Yes).done, PAGE_BYTES);
+    pager.lock(PageId(3), 1).unwrap();
+    // The kernel gives no guard to locked memory.
+    let (p, mask) = pager.drain(FrameId(3), PageId(3), 1);
+    assert_eq!((p.done, p.stop, mask), (0, Some(Errno::EINVAL), 0));
+    assert_eq!((pager.drop_pages(PageId(3), 1), read(&pager, 3)), (Err(Errno::EINVAL), Some(9)));
+    pager.unlock(PageId(3), 1).unwrap();
+    assert_eq!(pager.drain(FrameId(3), PageId(3), 1).0.done, PAGE_BYTES);
+    // A source that cannot be read: the page stays out.
+    let gone = pager.frame_addr(FrameId(7), 1);
+    // SAFETY: this test's own arena, put right below.
+    unsafe { mem::protect(gone, PAGE_BYTES, libc::PROT_NONE).unwrap() };
+    let p = pager.fill(PageId(3), FrameId(7), 1, Wake::Yes);
+    assert_eq!((p.done, p.stop.is_some(), read(&pager, 3)), (0, true, None));
+    // SAFETY: as above.
+    unsafe { mem::protect(gone, PAGE_BYTES, PROT_RW).unwrap() };
+    assert_eq!(pager.fill(PageId(3), FrameId(3), 1, Wake::Yes).done, PAGE_BYTES);
+    assert_eq!(read(&pager, 3), Some(9));
+}
+
+#[test]
+fn a_forked_child_has_guards_and_writes_to_its_own_memory_before_and_after_it_opens_it_anew() {
+    let pager = over_own_memory(2 * CHUNK_PAGES);
+    assert_eq!(pager.fill_copy(PageId(3), &page_of(9), Wake::Yes).done, PAGE_BYTES);
+    // SAFETY: fork; the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let fill = |page, value| pager.fill_copy(PageId(page), &page_of(value), Wake::Yes).done == PAGE_BYTES;
+        let fine = read(&pager, 4).is_none() && fill(4, 5);
+        let fine = fine && pager.reopen_in_child(&[]).is_ok() && fill(5, 6);
+        let out = pager.drain(FrameId(3), PageId(3), 1).0.done == PAGE_BYTES;
+        let seen = [3, 4, 5, 6].map(|page| read(&pager, page));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!(fine && out && seen == [None, Some(5), Some(6), None]))) };
+    }
+    let mut status = 0;
+    // SAFETY: a live integer.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!((status, [3, 4, 5].map(|page| read(&pager, page))), (0, [Some(9), None, None]));
+}
+
+const PAGES: u32 = 2 * CHUNK_PAGES;
+/// A page that one thread reads without a pause, and another sends out again and again.
+const READ: u32 = 8;
+
+/// A page whose protection changes all the time.
+const PROTECTED: u32 = 1;
+
+/// A writer that counts itself as ended.
+struct Ended<'a>(&'a AtomicU64);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A pager with the locks of an engine, for the handler.
+struct Raced {
+    pager: KernelPager,
+    blocks: Vec<Mutex<()>>,
+    resident: Vec<AtomicBool>,
+    /// Pages that have left.
+    out: AtomicU64,
+}
+
+static RACED: OnceLock<Raced> = OnceLock::new();
+
+impl Raced {
+    /// Has a page leave or come, as the engine does: under the lock of its block.
+    fn bring(&self, page: u32, to: bool) {
+        let _block = self.blocks[(page / CHUNK_PAGES) as usize].lock().unwrap();
+        if self.resident[page as usize].swap(to, Ordering::Relaxed) == to {
+            return;
+        }
+        let done = match to {
+            true => self.pager.fill(PageId(page), FrameId(page), 1, Wake::Yes).done,
+            false => self.pager.drain(FrameId(page), PageId(page), 1).0.done,
+        };
+        assert_eq!(done, PAGE_BYTES, "page {page} to {to}");
+        self.out.fetch_add(u64::from(!to), Ordering::Relaxed);
+    }
+
+    /// A word in the middle of a page, used as the program would.
+    fn word(&self, page: u32) -> &AtomicU64 {
+        // SAFETY: the handler brings the page where it is out; aligned, and shared by atomics alone.
+        unsafe { &*((self.pager.page_addr(PageId(page), 1) + PAGE_BYTES / 2) as *const AtomicU64) }
+    }
+}
+
+/// As the shim's handler: what the program may do is done once the page is there.
+extern "C" fn on_segv(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's live siginfo.
+    let addr = unsafe { (*info).si_addr() } as usize;
+    match RACED.get() {
+        Some(raced) if raced.pager.permits(addr, Use::Write) => {
+            raced.bring(((addr - raced.pager.space_base()) / PAGE_BYTES) as u32, true);
+        }
+        _ => {
+            // SAFETY: the default action: the access is made again, and ends the test.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
+    }
+}
+
+/// Reads and writes race the ways of pages out and in, and changes of the protection of another. Another word
+/// than the last one written is a page lost, or zeros seen in a hole.
+#[test]
+fn no_thread_sees_anything_but_the_last_bytes_of_a_page_while_pages_come_and_go() {
+    /// A guard that shows zeros for a moment has done so several times before: half a second here.
+    const OUT: u64 = 5000;
+    const WRITERS: u64 = 2;
+    const SEED: u64 = 0x5eed_6a7d;
+    println!("seed {SEED:#x}");
+    let raced = RACED.get_or_init(|| Raced {
+        pager: over_own_memory(PAGES),
+        blocks: (0..PAGES / CHUNK_PAGES).map(|_| Mutex::new(())).collect(),
+        resident: (0..PAGES).map(|_| AtomicBool::new(true)).collect(),
+        out: AtomicU64::new(0),
+    });
+    for page in 0..PAGES {
+        assert_eq!(raced.pager.fill_copy(PageId(page), &page_of(1), Wake::Yes).done, PAGE_BYTES);
+    }
+    // SAFETY: a handler that may interrupt the accesses below.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_segv as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut());
+    }
+    let ended = AtomicU64::new(0);
+    let until_the_end = |mut f: Box<dyn FnMut(u32) + Send>| {
+        let mut random = Random(SEED);
+        while ended.load(Ordering::Relaxed) < WRITERS {
+            f((random.next() % u64::from(PAGES)) as u32);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until_the_end(Box::new(|any| {
+                raced.bring(any, false);
+                raced.bring(READ, false);
+            }))
+        });
+        scope.spawn(|| {
+            until_the_end(Box::new(|any| {
+                let prot = if any % 2 == 0 { PROT_RW } else { libc::PROT_READ };
+                raced.pager.protect(PageId(PROTECTED), 1, prot, true).unwrap();
+            }))
+        });
+        scope.spawn(|| {
+            until_the_end(Box::new(|_| {
+                assert_eq!(raced.word(READ).load(Ordering::Relaxed), 1, "a page that nobody writes to");
+            }))
+        });
+        for me in 0..WRITERS {
+            let ended = &ended;
+            scope.spawn(move || {
+                let _at_the_end = Ended(ended); // also when an assertion fails
+                let mut random = Random(SEED + 1 + me);
+                let mut last = [1u64; PAGES as usize];
+                for round in (0u64..).take_while(|_| raced.out.load(Ordering::Relaxed) < OUT) {
+                    // Each page has one thread that writes to it.
+                    let page = (random.next() % u64::from(PAGES / 2)) as u32 * 2 + me as u32;
+                    if page == READ || page == PROTECTED {
+                        continue;
+                    }
+                    let seen = raced.word(page).load(Ordering::Relaxed);
+                    assert_eq!(seen, last[page as usize], "page {page}, round {round}");
+                    last[page as usize] = round << 8 | me;
+                    raced.word(page).store(last[page as usize], Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(mappings(&raced.pager) < 10);
+}
