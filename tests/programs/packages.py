@@ -128,9 +128,11 @@ def every_command_has_a_manual_page_that_can_be_shown(folder):
     commands = {line.split()[0] for line in shown.splitlines()} - {"help", "version"}
     pages = {path.split("weir-")[1].removesuffix(".1") for path in TREE if "man1/weir-" in path}
     assert pages == commands, f"differs: {pages ^ commands}"
+    version = told([WEIR, "version"]).strip()
     for page in sorted((installed(folder) / "share/man/man1").iterdir()):
         text = told(["sh", "-c", 'man --warnings --local-file "$0" 2>&1', page])
         assert "SYNOPSIS" in text and ": warning:" not in text, f"{page.name}: {text[:300]}"
+        assert version in text.rstrip().splitlines()[-1], f"{page.name}: {text[-100:]}"
 
 
 def completions_are_programs_of_their_shells(folder):

@@ -75,7 +75,8 @@ fn print_man_page(name: Option<&str>) -> anyhow::Result<ExitCode> {
     match name {
         Some(name) => {
             let command = find(name).ok_or_else(|| anyhow::anyhow!("there is no command '{name}'"))?;
-            clap_mangen::Man::new(command).title(format!("weir-{name}")).render(&mut page)?;
+            let man = clap_mangen::Man::new(command).title(format!("weir-{name}"));
+            man.source(concat!("weir ", env!("CARGO_PKG_VERSION"))).render(&mut page)?;
         }
         None => {
             clap_mangen::Man::new(Cli::command()).render(&mut page)?;
