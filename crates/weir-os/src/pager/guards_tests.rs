@@ -158,9 +158,10 @@ fn a_forked_child_has_guards_and_writes_to_its_own_memory_before_and_after_it_op
     assert_eq!((status, [3, 4, 5].map(|page| read(&pager, page))), (0, [Some(9), None, None]));
 }
 
-const PAGES: u32 = 2 * CHUNK_PAGES;
-/// A page that one thread reads without a pause, and another sends out again and again.
-const READ: u32 = 8;
+const PAGES: u32 = 3 * CHUNK_PAGES;
+/// Pages that are written; behind them is one that is read without a pause.
+const WRITTEN: u32 = PAGES - CHUNK_PAGES;
+const READ: u32 = WRITTEN;
 
 /// A page whose protection changes all the time.
 const PROTECTED: u32 = 1;
@@ -179,25 +180,45 @@ struct Raced {
     pager: KernelPager,
     blocks: Vec<Mutex<()>>,
     resident: Vec<AtomicBool>,
-    /// Pages that have left.
-    out: AtomicU64,
 }
 
 static RACED: OnceLock<Raced> = OnceLock::new();
 
 impl Raced {
-    /// Has a page leave or come, as the engine does: under the lock of its block.
-    fn bring(&self, page: u32, to: bool) {
+    fn begin() -> &'static Raced {
+        let raced = RACED.get_or_init(|| Raced {
+            pager: over_own_memory(PAGES),
+            blocks: (0..PAGES / CHUNK_PAGES).map(|_| Mutex::new(())).collect(),
+            resident: (0..PAGES).map(|_| AtomicBool::new(false)).collect(),
+        });
+        // SAFETY: a handler that may interrupt the accesses of these tests.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_segv as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut());
+        }
+        raced
+    }
+
+    /// The page holds the number 1 from here on.
+    fn make(&self, page: u32) {
+        assert_eq!(self.pager.fill_copy(PageId(page), &page_of(1), Wake::Yes).done, PAGE_BYTES);
+        self.resident[page as usize].store(true, Ordering::Relaxed);
+    }
+
+    /// Has a page leave or come, as the engine does: under the lock of its block. Whether it was elsewhere.
+    fn bring(&self, page: u32, to: bool) -> bool {
         let _block = self.blocks[(page / CHUNK_PAGES) as usize].lock().unwrap();
         if self.resident[page as usize].swap(to, Ordering::Relaxed) == to {
-            return;
+            return false;
         }
         let done = match to {
             true => self.pager.fill(PageId(page), FrameId(page), 1, Wake::Yes).done,
             false => self.pager.drain(FrameId(page), PageId(page), 1).0.done,
         };
         assert_eq!(done, PAGE_BYTES, "page {page} to {to}");
-        self.out.fetch_add(u64::from(!to), Ordering::Relaxed);
+        true
     }
 
     /// A word in the middle of a page, used as the program would.
@@ -226,39 +247,25 @@ extern "C" fn on_segv(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
 /// than the last one written is a page lost, or zeros seen in a hole.
 #[test]
 fn no_thread_sees_anything_but_the_last_bytes_of_a_page_while_pages_come_and_go() {
-    /// A guard that shows zeros for a moment has done so several times before: half a second here.
-    const OUT: u64 = 5000;
+    /// Pages that leave: two seconds here.
+    const OUT: u64 = 2500;
     const WRITERS: u64 = 2;
     const SEED: u64 = 0x5eed_6a7d;
     println!("seed {SEED:#x}");
-    let raced = RACED.get_or_init(|| Raced {
-        pager: over_own_memory(PAGES),
-        blocks: (0..PAGES / CHUNK_PAGES).map(|_| Mutex::new(())).collect(),
-        resident: (0..PAGES).map(|_| AtomicBool::new(true)).collect(),
-        out: AtomicU64::new(0),
-    });
-    for page in 0..PAGES {
-        assert_eq!(raced.pager.fill_copy(PageId(page), &page_of(1), Wake::Yes).done, PAGE_BYTES);
-    }
-    // SAFETY: a handler that may interrupt the accesses below.
-    unsafe {
-        let mut action: libc::sigaction = core::mem::zeroed();
-        action.sa_sigaction = on_segv as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        libc::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut());
-    }
+    let raced = Raced::begin();
+    (0..WRITTEN).for_each(|page| raced.make(page));
+    let out = AtomicU64::new(0);
     let ended = AtomicU64::new(0);
     let until_the_end = |mut f: Box<dyn FnMut(u32) + Send>| {
         let mut random = Random(SEED);
         while ended.load(Ordering::Relaxed) < WRITERS {
-            f((random.next() % u64::from(PAGES)) as u32);
+            f((random.next() % u64::from(WRITTEN)) as u32);
         }
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             until_the_end(Box::new(|any| {
-                raced.bring(any, false);
-                raced.bring(READ, false);
+                out.fetch_add(raced.bring(any, false).into(), Ordering::Relaxed);
             }))
         });
         scope.spawn(|| {
@@ -267,21 +274,16 @@ fn no_thread_sees_anything_but_the_last_bytes_of_a_page_while_pages_come_and_go(
                 raced.pager.protect(PageId(PROTECTED), 1, prot, true).unwrap();
             }))
         });
-        scope.spawn(|| {
-            until_the_end(Box::new(|_| {
-                assert_eq!(raced.word(READ).load(Ordering::Relaxed), 1, "a page that nobody writes to");
-            }))
-        });
         for me in 0..WRITERS {
-            let ended = &ended;
+            let (ended, out) = (&ended, &out);
             scope.spawn(move || {
                 let _at_the_end = Ended(ended); // also when an assertion fails
                 let mut random = Random(SEED + 1 + me);
-                let mut last = [1u64; PAGES as usize];
-                for round in (0u64..).take_while(|_| raced.out.load(Ordering::Relaxed) < OUT) {
+                let mut last = [1u64; WRITTEN as usize];
+                for round in (0u64..).take_while(|_| out.load(Ordering::Relaxed) < OUT) {
                     // Each page has one thread that writes to it.
-                    let page = (random.next() % u64::from(PAGES / 2)) as u32 * 2 + me as u32;
-                    if page == READ || page == PROTECTED {
+                    let page = (random.next() % u64::from(WRITTEN / 2)) as u32 * 2 + me as u32;
+                    if page == PROTECTED {
                         continue;
                     }
                     let seen = raced.word(page).load(Ordering::Relaxed);
@@ -293,4 +295,30 @@ fn no_thread_sees_anything_but_the_last_bytes_of_a_page_while_pages_come_and_go(
         }
     });
     assert!(mappings(&raced.pager) < 10);
+}
+
+/// Between dropping a page and guarding its place the kernel shows zeros.
+#[test]
+fn a_reader_sees_no_zeros_while_its_page_goes_out() {
+    const OUT: u32 = 5000;
+    let raced = Raced::begin();
+    raced.make(READ);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let seen = raced.word(READ).load(Ordering::Relaxed);
+                if seen != 1 {
+                    return Some(seen);
+                }
+            }
+            None
+        });
+        let mut out = 0;
+        while out < OUT && !reader.is_finished() {
+            out += u32::from(raced.bring(READ, false));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(reader.join().unwrap(), None, "after {out} times");
+    });
 }

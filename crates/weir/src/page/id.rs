@@ -32,9 +32,9 @@ pub fn next_run(mask: u64, from: u32) -> Option<(u32, u32)> {
     Some((start, len))
 }
 
-/// A mask of `len` bits from bit `start`; `start + len <= 64`.
+/// A mask of `len` bits from bit `start`; `start + len <= 64`, so none from bit 64 on.
 pub const fn run_mask(start: u32, len: u32) -> u64 {
-    if len >= 64 { u64::MAX } else { ((1u64 << len) - 1) << start }
+    if len >= 64 { u64::MAX } else { ((1u64 << len) - 1).unbounded_shl(start) }
 }
 
 #[cfg(test)]
@@ -65,6 +65,6 @@ mod tests {
         }
         assert_eq!(seen, mask);
         assert_eq!(next_run(u64::MAX, 0), Some((0, 64)));
-        assert_eq!(run_mask(0, 64), u64::MAX);
+        assert_eq!((run_mask(0, 64), run_mask(64, 0)), (u64::MAX, 0));
     }
 }
