@@ -2,7 +2,7 @@
 //! Where pages are brought in by the faulting thread there can be none; once the engine runs the filter says
 //! so, and before that this does.
 
-use super::ours::taken;
+use super::ours::{keeps_segv, taken};
 use crate::state;
 use core::sync::atomic::{AtomicBool, Ordering};
 use weir::config::Faults;
@@ -36,5 +36,5 @@ pub fn ask_for_a_thread() -> bool {
 }
 
 fn thread_may_serve() -> bool {
-    probe::can_open_userfaultfd().is_ok()
+    !keeps_segv() && probe::can_open_userfaultfd().is_ok()
 }

@@ -98,8 +98,9 @@ impl Engine<KernelPager> {
             foreign.map(|r| (PageId(r.start), PageId(r.end()))).collect()
         };
         if let Err(e) = self.core.pager.reopen_in_child(&foreign) {
+            let what = if self.core.pager.is_guarded() { "/proc/self/mem" } else { "userfaultfd" };
             fatal(format_args!(
-                "a forked child cannot open userfaultfd ({e}): its memory would read as zeros, so it ends here"
+                "a forked child cannot open {what} ({e}), without which its memory is lost: it ends here"
             ));
         }
         if let Some(swapping) = &self.core.copies.swapping {
