@@ -4,7 +4,8 @@
 //! more of (`docs/decisions/0030`). So another size is tried now and then, and kept if the program's threads
 //! have more time between their faults ([`crate::meter`]): that is what memory is for.
 //!
-//! The pool begins with a fifth of the RAM ([`POOL_FIRST_PART`]); a larger one is tried first.
+//! The pool begins with all that it may have. Below that come a fifth of the RAM ([`POOL_FIRST_PART`]), and
+//! halves of it.
 //!
 //! The program is looked at twice a second, and two looks together are compared with two before. A trial is
 //! [`POOL_TRIAL_LOOKS`] looks long; a gain ends it early, and while the program's time still grows it goes
@@ -17,8 +18,8 @@
 
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    MILLION, PERCENT, POOL_FIRST_PART, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_STEP_PART,
-    POOL_TRIAL_LOOKS, POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
+    MILLION, PERCENT, POOL_FIRST_PART, POOL_REST_LOOKS, POOL_REST_LOOKS_MAX, POOL_TRIAL_LOOKS,
+    POOL_WINDOWS_MIN, SECOND_NS, TRIAL_FAULTS_MIN, TRIAL_NOISE_PERCENT,
 };
 
 /// What is seen at the end of a period of [`crate::limits::LOOK_NS`] or so.
@@ -128,7 +129,7 @@ impl PoolSize {
             }
             // In thread mode nothing measures it, so that no trial could gain or lose.
             Phase::New if seen.own_ns == 0 => {}
-            Phase::New => self.open(seen),
+            Phase::New => (self.from, self.phase) = (self.size, Phase::Rest),
             Phase::Rest if seen.is_faulting() => self.rest(seen, rate),
             Phase::Rest => {}
             // The disk needs longer.
@@ -136,15 +137,6 @@ impl PoolSize {
             Phase::Trial => self.judge(seen, rate, grows),
         }
         self.size
-    }
-
-    /// The first size, and a larger one is tried first.
-    fn open(&mut self, seen: Signals) {
-        let first = (seen.ram / POOL_FIRST_PART).max(POOL_WINDOWS_MIN);
-        if self.size == Size::All && seen.plenty && first < seen.most {
-            (self.size, self.up) = (Size::Windows(first), true);
-        }
-        (self.from, self.phase) = (self.size, Phase::Rest);
     }
 
     fn rest(&mut self, seen: Signals, rate: u64) {
@@ -219,8 +211,7 @@ impl PoolSize {
 /// The next smaller size that the pool would notice. None: there is none, or the file has no room for what
 /// leaves.
 fn smaller(seen: Signals) -> Option<Size> {
-    let step = (seen.ram / POOL_STEP_PART).max(1);
-    let below = |n: u32| (n / 2).max(n.saturating_sub(step)).max(POOL_WINDOWS_MIN);
+    let below = |n: u32| (n / 2).min(seen.ram / POOL_FIRST_PART).max(POOL_WINDOWS_MIN);
     let mut to = below(seen.limit);
     while to >= seen.owned && to > POOL_WINDOWS_MIN {
         to = below(to);
@@ -230,8 +221,9 @@ fn smaller(seen: Signals) -> Option<Size> {
 
 /// The next larger size.
 fn larger(seen: Signals) -> Option<Size> {
-    let to = (seen.limit * 2).min(seen.limit + (seen.ram / POOL_STEP_PART).max(1));
-    (seen.limit < seen.most).then_some(if to < seen.most { Size::Windows(to) } else { Size::All })
+    let to = seen.limit * 2;
+    let is_step = to <= seen.ram / POOL_FIRST_PART && to < seen.most;
+    (seen.limit < seen.most).then_some(if is_step { Size::Windows(to) } else { Size::All })
 }
 
 #[cfg(test)]

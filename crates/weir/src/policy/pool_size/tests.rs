@@ -95,21 +95,13 @@ fn the_pool_goes_to_where_the_program_has_most_time() {
 }
 
 #[test]
-fn the_pool_begins_with_a_part_of_the_ram_and_a_larger_one_is_tried_first() {
+fn the_pool_begins_with_all_and_a_fifth_of_the_ram_is_tried_first() {
     let large = Signals { most: 700, ..look(100 * K, 700) };
     let mut control = PoolSize::default();
+    for _ in 0..POOL_REST_LOOKS {
+        assert_eq!(control.next(large), Size::All);
+    }
     assert_eq!(control.next(large), Size::Windows(RAM / POOL_FIRST_PART));
-    for _ in 1..POOL_REST_LOOKS {
-        assert_eq!(control.next(Signals { most: 700, ..look(100 * K, 160) }), Size::Windows(160));
-    }
-    assert_eq!(control.next(Signals { most: 700, ..look(100 * K, 160) }), Size::Windows(260));
-    for all in [
-        Signals { usable: false, ..large },
-        Signals { plenty: false, ..large },
-        Signals { most: RAM / POOL_FIRST_PART, ..large },
-    ] {
-        assert_eq!(PoolSize::default().next(all), Size::All, "{all:?}");
-    }
 }
 
 #[test]
@@ -230,20 +222,21 @@ fn a_program_that_loses_half_of_its_time_gets_all_for_the_pool_again() {
 }
 
 #[test]
-fn steps_are_halves_but_no_more_than_an_eighth_of_the_ram_and_none_that_the_pool_does_not_notice() {
+fn sizes_are_all_a_fifth_of_the_ram_and_halves_of_it_and_none_that_the_pool_does_not_notice() {
     let down = |owned, limit| smaller(Signals { owned, ..look(0, limit) });
-    assert_eq!(down(700, 700), Some(Size::Windows(600)));
+    assert_eq!(down(700, 700), Some(Size::Windows(RAM / POOL_FIRST_PART)));
+    assert_eq!(down(200, 200), Some(Size::Windows(100)), "a step that does not halve shows nothing");
     assert_eq!(down(MOST, MOST), Some(Size::Windows(80)));
     assert_eq!(down(30, MOST), Some(Size::Windows(20)));
     assert_eq!(down(8, 8), Some(Size::Windows(POOL_WINDOWS_MIN)));
     assert_eq!([down(POOL_WINDOWS_MIN, 20), down(POOL_WINDOWS_MIN, POOL_WINDOWS_MIN)], [None, None]);
     assert_eq!(smaller(Signals { plenty: false, ..look(0, MOST) }), None);
     let up = |limit, most| larger(Signals { most, ..look(0, limit) });
-    assert_eq!([up(40, 700), up(200, 700)], [Some(Size::Windows(80)), Some(Size::Windows(300))]);
     assert_eq!(
-        [up(80, MOST), up(79, MOST), up(MOST, MOST)],
-        [Some(Size::All), Some(Size::Windows(158)), None]
+        [up(40, 700), up(80, 700), up(81, 700)],
+        [Some(Size::Windows(80)), Some(Size::Windows(160)), Some(Size::All)]
     );
+    assert_eq!([up(80, MOST), up(MOST, MOST)], [Some(Size::All), None]);
 }
 
 #[test]
