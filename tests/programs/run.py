@@ -9,6 +9,7 @@ A program that is missing is a failure which says what to install: nothing is sk
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import glob
 import json
@@ -506,15 +507,82 @@ def arguments():
     parser.add_argument("--native-only", action="store_true", help="run natively twice and compare")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--exact", action="store_true", help="stop the program for every reading of its RAM")
+    parser.add_argument("--table", default=HERE / "programs.toml", metavar="FILE", help="other programs")
+    parser.add_argument("--jobs", type=int, default=1, help="run so many programs at the same time")
     parser.add_argument("--report", metavar="FILE", help="write the results as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the folders of programs that did not pass")
     return parser.parse_args()
 
 
+def is_chosen(row, only):
+    """Whether a row of programs.toml is to be run."""
+    return row["name"] in only if only else not row.get("when_named", False)
+
+
+def in_turn(rows, data, options, way):
+    """Runs the programs one after the other; yields the table's row of each, and what else is to be said."""
+    for row in rows:
+        conflicts = [entry["test"] for entry in data.get("conflict", []) if entry["program"] == row["name"]]
+        folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")
+        program = Program(row, options.scale, folder, way)
+        program.exact_every = 1 if options.exact else EXACT_EVERY
+        try:
+            result = check(program, options, conflicts)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        keeps = options.keep and result["result"] != "ok"
+        if not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+        yield result, [f"    kept: {folder}"] if keeps else []
+
+
+def at_once(rows, options):
+    """Runs several programs at the same time, each by a runner of its own, which is the parent of what its
+    program leaves behind. Those that may take longest come first. Yields as `in_turn` does."""
+    running = {}
+
+    def one(row):
+        name = row["name"]
+        with tempfile.TemporaryDirectory(prefix="weir-report-") as folder:
+            report = pathlib.Path(folder, "report.json")
+            command = [sys.executable, __file__, *same_options(options), "--only", name, "--report", report]
+            running[name] = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+            printed, _ = running[name].communicate()
+            words = [line for line in printed.splitlines() if line.startswith("    ")]
+            return json.loads(report.read_text())[0], words
+
+    executor = concurrent.futures.ThreadPoolExecutor(options.jobs)
+    rows = sorted(rows, key=lambda row: -row[options.scale]["timeout_s"])
+    try:
+        for done in concurrent.futures.as_completed([executor.submit(one, row) for row in rows]):
+            yield done.result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for runner in running.values():
+            if runner.poll() is None:
+                runner.terminate()
+        executor.shutdown()
+
+
+def same_options(options):
+    """The options that a runner of one program has in common with that of all."""
+    given = {
+        "--table": options.table,
+        "--scale": options.scale,
+        "--pager": options.pager,
+        "--faults": options.faults,
+        "--user": options.user,
+    }
+    words = [word for pair in given.items() if pair[1] is not None for word in pair]
+    switches = {"--native-only": options.native_only, "--exact": options.exact, "--keep": options.keep}
+    return words + [switch for switch, is_set in switches.items() if is_set]
+
+
 def main():
     """Runs the chosen programs; the exit status is 0 when all passed."""
     options = arguments()
-    with open(HERE / "programs.toml", "rb") as file:
+    with open(options.table, "rb") as file:
         data = tomllib.load(file)
     rows = data["program"]
     if options.list:
@@ -531,26 +599,12 @@ def main():
     except Broken as reason:
         sys.exit(f"programs: {reason}")
     processes.take_charge()
+    chosen = [row for row in rows if is_chosen(row, options.only)]
     results = []
     print(HEADER, flush=True)
-    for row in rows:
-        if row["name"] not in options.only if options.only else row.get("when_named", False):
-            continue
-        conflicts = [entry["test"] for entry in data.get("conflict", []) if entry["program"] == row["name"]]
-        folder = tempfile.mkdtemp(prefix=f"weir-{row['name']}-")
-        program = Program(row, options.scale, folder, way)
-        program.exact_every = 1 if options.exact else EXACT_EVERY
-        try:
-            result = check(program, options, conflicts)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    for result, words in at_once(chosen, options) if options.jobs > 1 else in_turn(chosen, data, options, way):
         results.append(result)
-        print(table_line(result), flush=True)
-        if options.keep and result["result"] != "ok":
-            print(f"    kept: {folder}", flush=True)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        print("\n".join([table_line(result), *words]), flush=True)
     if options.report:
         pathlib.Path(options.report).write_text(json.dumps(results, indent=2) + "\n")
     passed = sum(result["result"] == "ok" for result in results)

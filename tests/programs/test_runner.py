@@ -324,6 +324,46 @@ class Servers(unittest.TestCase):
             self.assertEqual(runner.wait(20), 128 + signal.SIGTERM)
         self.assertEqual([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()], [])
 
+    def at_once(self, *commands):
+        """Starts the runner with these commands as programs, two at a time."""
+        table = pathlib.Path(self.folder.name) / "programs.toml"
+        table.write_text(
+            "".join(
+                f'[[program]]\nname = "p{n}"\ncompare = "stdout"\nneeds = []\ncommand = {json.dumps(command)}\n'
+                f"small = {{ timeout_s = {50 + n} }}\n"
+                for n, command in enumerate(commands)
+            )
+        )
+        options = ["--native-only", "--jobs", "2", "--table", str(table)]
+        command = [sys.executable, str(run.HERE / "run.py"), *options]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def test_programs_at_the_same_time_are_judged_and_counted_each(self):
+        # Each waits for the other: one after the other they would never end.
+        here = pathlib.Path(self.folder.name)
+        wait = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\n"
+        wait += "while not pathlib.Path(sys.argv[2]).exists():\n    time.sleep(0.01)\n"
+        pair = [[sys.executable, "-c", wait, str(here / a), str(here / b)] for a, b in ("xy", "yx")]
+        with self.at_once(*pair, ["false"]) as runner:
+            said, _ = runner.communicate(timeout=100)
+        self.assertEqual(runner.returncode, 1)
+        self.assertEqual(said.splitlines()[-1], "2 passed, 1 failed")
+        self.assertRegex(said, r"p2 .* broken: fails without Weir")
+
+    def test_programs_at_the_same_time_end_with_their_runner(self):
+        here = pathlib.Path(self.folder.name)
+        sleep = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(60)"
+        with self.at_once(*[[sys.executable, "-c", sleep, str(here / n)] for n in "ab"]) as runner:
+            deadline = time.monotonic() + 20
+            while not all((here / n).exists() and (here / n).read_text() for n in "ab"):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            pids = sampler.descendants(runner.pid)[1:]
+            runner.terminate()
+            self.assertEqual(runner.wait(20), 128 + signal.SIGTERM)
+        self.assertGreaterEqual(len(pids), 4)
+        self.assertEqual([pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()], [])
+
     def test_server_that_ends_by_itself_needs_no_signal(self):
         ends = SERVER.replace('print("log"', 'time.sleep(1)\nsys.exit(0)\nprint("log"')
         self.assertEqual(self.serve(server=ends, stop=None)[0], "ok")

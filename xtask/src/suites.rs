@@ -391,6 +391,7 @@ const SUITES: &[Suite] = &[
             "python3",
             "tests/programs/nobody.py",
             "--faults=inline",
+            "--jobs=2",
             "--scale",
             "small",
             "--report",
@@ -407,6 +408,7 @@ const SUITES: &[Suite] = &[
         command: &[
             "python3",
             "tests/programs/run.py",
+            "--jobs=2",
             "--only=swap-sort-uring",
             "--only=swap-sort-threads",
             "--only=swap-xz-uring",
@@ -428,6 +430,7 @@ const SUITES: &[Suite] = &[
         command: &[
             "python3",
             "tests/programs/run.py",
+            "--jobs=2",
             "--faults=thread",
             "--only=cpython-tests",
             "--only=cpython-multiprocessing",
