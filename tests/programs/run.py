@@ -602,7 +602,8 @@ def main():
     chosen = [row for row in rows if is_chosen(row, options.only)]
     results = []
     print(HEADER, flush=True)
-    for result, words in at_once(chosen, options) if options.jobs > 1 else in_turn(chosen, data, options, way):
+    runs = at_once(chosen, options) if options.jobs > 1 else in_turn(chosen, data, options, way)
+    for result, words in runs:
         results.append(result)
         print("\n".join([table_line(result), *words]), flush=True)
     if options.report:

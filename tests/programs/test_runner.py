@@ -327,13 +327,12 @@ class Servers(unittest.TestCase):
     def at_once(self, *commands):
         """Starts the runner with these commands as programs, two at a time."""
         table = pathlib.Path(self.folder.name) / "programs.toml"
-        table.write_text(
-            "".join(
-                f'[[program]]\nname = "p{n}"\ncompare = "stdout"\nneeds = []\ncommand = {json.dumps(command)}\n'
-                f"small = {{ timeout_s = {50 + n} }}\n"
-                for n, command in enumerate(commands)
-            )
-        )
+        rows = [
+            f'[[program]]\nname = "p{n}"\ncompare = "stdout"\nneeds = []\n'
+            f"command = {json.dumps(command)}\nsmall = {{ timeout_s = {50 + n} }}\n"
+            for n, command in enumerate(commands)
+        ]
+        table.write_text("".join(rows))
         options = ["--native-only", "--jobs", "2", "--table", str(table)]
         command = [sys.executable, str(run.HERE / "run.py"), *options]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
