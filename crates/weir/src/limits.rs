@@ -329,7 +329,7 @@ const _: () = assert!(
 pub const LOOK_NS: u64 = 500_000_000;
 /// The largest pool below all that it may have is one part in so many of the RAM; each smaller one is half
 /// of the one before. Tried: halves without it, and steps of an eighth (decisions 32 and 42); to begin with
-/// 2/5 and 1/5 (decision 44).
+/// 2/5 and 1/5 (decisions 44 and 51).
 pub const POOL_FIRST_PART: u32 = 5;
 /// Looks of a trial, unless the program gains before, or its time still grows. Tried: 2, 3 and 5 (decision
 /// 42).
