@@ -22,7 +22,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &["CLONE_NEWUSER", "MSG_ZEROCOPY", "KVM_SET_USER_MEMORY_REGION", "KVM_RUN"],
     ),
     ("a function of libc that is not hooked", &["asprintf", "aio_", "getaddrinfo_a"]),
-    ("a command, or an option of one", &["perf", "ping", "backtrace", "fexceptions", "cap", "apptainer"]),
+    ("a command, or an option of one", &["perf", "ping", "backtrace", "fexceptions", "apptainer"]),
     ("the common part of several names", &["weir_swap_", "_client", "_work"]),
 ];
 
