@@ -549,6 +549,8 @@ def at_once(rows, options):
             command = [sys.executable, __file__, *same_options(options), "--only", name, "--report", report]
             running[name] = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
             printed, _ = running[name].communicate()
+            if not report.exists():
+                raise Broken(f"{name}: its runner ended with {running[name].returncode}, without a report")
             words = [line for line in printed.splitlines() if line.startswith("    ")]
             return json.loads(report.read_text())[0], words
 
@@ -559,7 +561,7 @@ def at_once(rows, options):
             yield done.result()
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        for runner in running.values():
+        for runner in list(running.values()):
             if runner.poll() is None:
                 runner.terminate()
         executor.shutdown()
