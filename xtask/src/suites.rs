@@ -38,6 +38,13 @@ const fn plain(
     Suite { name, command, env: &[], needs: &[], tests_min, minutes_max }
 }
 
+/// The C programs of `tests/shim`: those that are named, or all.
+macro_rules! shim {
+    ($($program:literal),*) => {
+        &["cargo", "run", "-q", "-p", "xtask", "--", "shim", $($program),*]
+    };
+}
+
 const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "--test", "kernel"];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
@@ -202,33 +209,12 @@ const SUITES: &[Suite] = &[
         tests_min: 49,
         minutes_max: 10,
     },
-    Suite {
-        name: "shim-inline",
-        command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
-        env: INLINE,
-        needs: C,
-        tests_min: 50,
-        minutes_max: 25,
-    },
-    Suite {
-        name: "shim-move",
-        command: &["cargo", "run", "-q", "-p", "xtask", "--", "shim"],
-        env: THREAD_MOVE,
-        needs: C,
-        tests_min: 50,
-        minutes_max: 25,
-    },
+    Suite { name: "shim-inline", command: shim!(), env: INLINE, needs: C, tests_min: 50, minutes_max: 25 },
+    Suite { name: "shim-move", command: shim!(), env: THREAD_MOVE, needs: C, tests_min: 50, minutes_max: 25 },
     // Only how pages travel is different from `shim-move`.
     Suite {
         name: "shim-copy",
-        command: &[
-            "cargo",
-            "run",
-            "-q",
-            "-p",
-            "xtask",
-            "--",
-            "shim",
+        command: shim!(
             "advice",
             "buffers",
             "dump",
@@ -248,8 +234,8 @@ const SUITES: &[Suite] = &[
             "protect",
             "reserve",
             "rights",
-            "threads",
-        ],
+            "threads"
+        ),
         env: THREAD_COPY,
         needs: C,
         tests_min: 20,
@@ -257,14 +243,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "shim-swap",
-        command: &[
-            "cargo",
-            "run",
-            "-q",
-            "-p",
-            "xtask",
-            "--",
-            "shim",
+        command: shim!(
             "fork",
             "threads",
             "mremap",
@@ -275,8 +254,8 @@ const SUITES: &[Suite] = &[
             "exec",
             "loads",
             "descriptors",
-            "rights",
-        ],
+            "rights"
+        ),
         env: INLINE_SWAP,
         needs: C,
         tests_min: 11,
@@ -284,21 +263,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "shim-segv",
-        command: &[
-            "cargo",
-            "run",
-            "-q",
-            "-p",
-            "xtask",
-            "--",
-            "shim",
-            "fork",
-            "threads",
-            "mremap",
-            "protect",
-            "dispositions",
-            "signal_faults",
-        ],
+        command: shim!("fork", "threads", "mremap", "protect", "dispositions", "signal_faults"),
         env: INLINE_SEGV,
         needs: &[Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")],
         tests_min: 6,

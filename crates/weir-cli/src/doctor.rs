@@ -58,8 +58,7 @@ pub fn doctor(args: &JsonArgs) -> anyhow::Result<ExitCode> {
     checks.push(library_check());
     let healthy = checks.iter().all(|check| check.status != Status::Fail);
     let text = if args.json {
-        let p = probe::probe();
-        let faults = p.auto_faults().map(FaultMode::name);
+        let faults = probe::probe().auto_faults().map(FaultMode::name);
         format!("{:#}\n", serde_json::json!({ "ok": healthy, "faults": faults, "checks": checks }))
     } else {
         lines(&checks)
