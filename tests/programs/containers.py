@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 
+import checks
 import nobody
 from run import HERE, WEIR, Broken
 
-LIBRARY = "libweir_preload.so"
 SECONDS = 300
 
 # Larger than the budget by far, with threads, children, and answers that depend on every byte.
@@ -62,7 +62,7 @@ class Container:
     def __init__(self, folder):
         self.folder = folder
         shutil.copy2(WEIR, folder / "weir")
-        shutil.copy2(WEIR.with_name(LIBRARY), folder / LIBRARY)
+        shutil.copy2(WEIR.with_name(nobody.LIBRARY), folder / nobody.LIBRARY)
         cc = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", folder / "container", HERE / "container.c"]
         subprocess.run(cc, check=True)
         os.chmod(folder, 0o777)
@@ -159,27 +159,17 @@ CHECKS = (
 
 
 def main():
-    """Runs all checks, or those whose names contain a word given."""
-    if not os.access(WEIR, os.X_OK):
-        sys.exit(f"containers: {WEIR} not found: run `make build` or set WEIR_BIN")
-    failed = ran = 0
+    """Runs all checks in one container."""
     with tempfile.TemporaryDirectory(prefix="weir-container-", dir="/var/tmp") as name:
-        try:
+
+        def begin(_faults):
             container = Container(pathlib.Path(name))
+            return lambda check: check(container)
+
+        try:
+            return checks.main(__doc__, CHECKS, begin, modes=("auto",))
         except (Broken, OSError, subprocess.CalledProcessError) as reason:
             sys.exit(f"containers: {reason}")
-        for check in CHECKS:
-            if sys.argv[1:] and not any(word in check.__name__ for word in sys.argv[1:]):
-                continue
-            ran += 1
-            try:
-                check(container)
-                print(f"ok   {check.__name__}", flush=True)
-            except (AssertionError, OSError, subprocess.TimeoutExpired) as reason:
-                failed += 1
-                print(f"FAIL {check.__name__}: {reason}", flush=True)
-    print(f"{ran - failed} passed, {failed} failed")
-    return 1 if failed or not ran else 0
 
 
 if __name__ == "__main__":

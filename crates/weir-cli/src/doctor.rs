@@ -164,6 +164,10 @@ fn faults_check(p: &Probe) -> Check {
 fn pager_check(p: &Probe) -> Check {
     const NAME: &str = "pager";
     let newer = format!("use Linux {}.{} or newer", KERNEL_WITH_MOVE.0, KERNEL_WITH_MOVE.1);
+    let moves = |mode| match mode {
+        FaultMode::Inline => p.inline_faults.moves(),
+        FaultMode::Thread => p.userfaultfd.has("MOVE"),
+    };
     match p.auto_faults() {
         Some(_) if p.without_userfaultfd() => {
             let why = p.inline_faults.userfaultfd.err().map(|e| e.to_string()).unwrap_or_default();
@@ -172,12 +176,7 @@ fn pager_check(p: &Probe) -> Check {
             );
             bad(NAME, Status::Warn, detail, CONTAINER_FIX)
         }
-        Some(FaultMode::Inline) if !p.inline_faults.moves() => {
-            bad(NAME, Status::Warn, "copy: the kernel does not move pages", &newer)
-        }
-        Some(FaultMode::Thread) if !p.userfaultfd.has("MOVE") => {
-            bad(NAME, Status::Warn, "copy: the kernel does not move pages", &newer)
-        }
+        Some(mode) if !moves(mode) => bad(NAME, Status::Warn, "copy: the kernel does not move pages", &newer),
         Some(_) => ok(NAME, "move: pages are moved by userfaultfd"),
         None => bad(NAME, Status::Fail, "none: see faults", ""),
     }

@@ -197,27 +197,40 @@ impl KernelPager {
         Ok(())
     }
 
-    /// Pages of `page..` that are of one block and have one protection, which is theirs.
-    fn alike(&self, guards: &Guards, page: PageId, n: u32) -> Result<(u32, Prot), Errno> {
-        let n = n.min(BLOCK_PAGES - page.index());
-        self.tend(guards, page, n)?;
-        let (run, known) = guards.prots.run(page, n);
-        Ok((run, known.prot))
+    /// Does something to the pages of `page..` that are of one block and have one protection, while none
+    /// changes. It gets how many they are, and that; it returns the bytes done.
+    fn with_alike(
+        &self,
+        guards: &Guards,
+        page: PageId,
+        n: u32,
+        f: impl FnOnce(u32, Prot) -> Result<usize, Errno>,
+    ) -> Progress {
+        let part = n.min(BLOCK_PAGES - page.index());
+        let done = guards.changing.shared(|| {
+            self.tend(guards, page, part)?;
+            let (run, known) = guards.prots.run(page, part);
+            f(run, known.prot)
+        });
+        match done {
+            Ok(done) => finish(Progress { done, stop: None }, n),
+            Err(e) => stop(e),
+        }
+    }
+
+    /// Notes guards where the program has no access, as [`KernelPager::tend`] does elsewhere.
+    fn note_guards(guards: &Guards, page: PageId, run: u32, prot: Prot) {
+        if prot == libc::PROT_NONE {
+            guards.prots.set(page, run, Known { prot, guarded: true });
+        }
     }
 
     /// Bytes at `src`, which the caller owns, become pages that are out.
     pub(super) fn put(&self, guards: &Guards, page: PageId, n: u32, src: usize) -> Progress {
-        guards.changing.shared(|| {
-            let (run, prot) = match self.alike(guards, page, n) {
-                Ok(alike) => alike,
-                Err(e) => return stop(e),
-            };
+        self.with_alike(guards, page, n, |run, prot| {
             let (dst, len) = (self.page_addr(page, run), bytes_of(run));
             self.count(4);
-            let closed = match close(dst, len, prot) {
-                Ok(closed) => closed,
-                Err(e) => return stop(e),
-            };
+            let closed = close(dst, len, prot)?;
             let wrote = unguard(dst, len).and_then(|()| guards.memory.write(dst, src, len));
             let done = wrote.unwrap_or(0) / PAGE_BYTES * PAGE_BYTES;
             if done < len {
@@ -225,15 +238,10 @@ impl KernelPager {
                 let guarded = unsafe { guard(dst + done, len - done) };
                 assert!(guarded.is_ok(), "a page without its bytes cannot be guarded: {guarded:?}");
             }
-            if prot == libc::PROT_NONE {
-                guards.prots.set(page, run, Known { prot, guarded: true });
-            }
+            Self::note_guards(guards, page, run, prot);
             drop(closed);
-            match wrote {
-                Err(e) => stop(e),
-                Ok(_) if done == 0 => stop(Errno::EFAULT),
-                Ok(_) => finish(Progress { done, stop: None }, n),
-            }
+            wrote?;
+            if done == 0 { Err(Errno::EFAULT) } else { Ok(done) }
         })
     }
 
@@ -250,42 +258,27 @@ impl KernelPager {
 
     /// Zeros become pages that are out.
     pub(super) fn put_zeros(&self, guards: &Guards, page: PageId, n: u32) -> Progress {
-        guards.changing.shared(|| {
-            let (run, prot) = match self.alike(guards, page, n) {
-                Ok(alike) => alike,
-                Err(e) => return stop(e),
-            };
+        self.with_alike(guards, page, n, |run, prot| {
             let (dst, len) = (self.page_addr(page, run), bytes_of(run));
             self.count(2);
-            if let Err(e) = unguard(dst, len) {
-                return stop(e);
-            }
+            unguard(dst, len)?;
             if prot & libc::PROT_WRITE != 0 {
                 // They read as zeros already; this only makes them at once what the first writes would.
                 // SAFETY: mapped and writable.
                 let _ = unsafe { mem::populate_write(dst, len) };
             }
-            if prot == libc::PROT_NONE {
-                guards.prots.set(page, run, Known { prot, guarded: true });
-            }
-            finish(Progress { done: len, stop: None }, n)
+            Self::note_guards(guards, page, run, prot);
+            Ok(len)
         })
     }
 
     /// Pages that are there become the frames at `frame..`.
     pub(super) fn take(&self, guards: &Guards, frame: FrameId, page: PageId, n: u32) -> Progress {
-        guards.changing.shared(|| {
-            let (run, prot) = match self.alike(guards, page, n) {
-                Ok(alike) => alike,
-                Err(e) => return stop(e),
-            };
+        self.with_alike(guards, page, n, |run, prot| {
             let (dst, src, len) = (self.frame_addr(frame, run), self.page_addr(page, run), bytes_of(run));
             self.count(4);
             // For readers too: between dropping a page and guarding its place the kernel shows zeros.
-            let closed = match close(src, len, prot) {
-                Ok(closed) => closed,
-                Err(e) => return stop(e),
-            };
+            let closed = close(src, len, prot)?;
             let taken = match guards.memory.read(dst, src, len) {
                 Ok(read) if read == len => {
                     // SAFETY: the bytes are safe in the arena, and nobody could use the page since.
@@ -295,14 +288,11 @@ impl KernelPager {
                 Err(e) => Err(e),
             };
             drop(closed);
-            match taken {
-                Ok(()) => finish(Progress { done: len, stop: None }, n),
-                Err(e) => {
-                    // SAFETY: the places are ours; the pages stay where they are.
-                    let _ = unsafe { mem::drop_pages(dst, len) };
-                    stop(e)
-                }
+            if taken.is_err() {
+                // SAFETY: the places are ours; the pages stay where they are.
+                let _ = unsafe { mem::drop_pages(dst, len) };
             }
+            taken.map(|()| len)
         })
     }
 
