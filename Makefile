@@ -23,7 +23,7 @@ VENV_STAMP := $(WEIR_VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv fmt clean
+.PHONY: help demo test soak bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ demo: build ## work on data larger than the budget and check it, in under a minu
 
 test: ## run every suite; the last line counts them
 	cargo run -q -p xtask -- test
+
+soak: ## the suites that take hours: all programs at full size, in all modes (SUITES=name ...)
+	cargo run -q -p xtask -- soak $(SUITES)
 
 bench: build ## measure against the kernel's own swap (SCENARIO=pool, swap, numpy, all, ...)
 	cargo build --release -p weir-bench

@@ -1,4 +1,5 @@
-//! Repository tasks: `cargo run -p xtask -- tidy | test [SUITE...] | shim [PROGRAM...] | suites`.
+//! Repository tasks: `cargo run -p xtask -- tidy | test [SUITE...] | soak [SUITE...] |
+//! shim [PROGRAM...] | suites`.
 //!
 //! `tidy` checks what the compiler does not: direction of imports, lengths, documents, banned calls. `shim`
 //! runs the C programs of `tests/shim` natively and under `weir run`. `test` runs every suite of the project
@@ -16,7 +17,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo run -p xtask -- COMMAND
   tidy [--all]       check the sources for what the compiler does not check; --all: accepted offences too
   test [SUITE...]    run all suites, or the named ones
-  suites             list the suites
+  soak [SUITE...]    run the long suites, some hours
+  suites             list the suites of `test`
   shim [--native-only] [PROGRAM...]   run the C programs of tests/shim, or the named ones";
 
 fn main() -> ExitCode {
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let passed = match command.as_str() {
         "tidy" => tidy::run(rest.iter().any(|word| word == "--all")),
         "test" => suites::run(rest),
+        "soak" => suites::soak(rest),
         "suites" => suites::list(),
         "shim" => shim::run(rest),
         _ => {

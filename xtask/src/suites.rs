@@ -45,7 +45,16 @@ macro_rules! shim {
     };
 }
 
-const KERNEL_TESTS: &[&str] = &["cargo", "test", "-p", "weir", "--test", "kernel"];
+/// Tests of all crates, built once: every other choice of packages or features would be a build of its own.
+/// With rules that can be left out, which some tests do; suites that start programs take the usual build.
+macro_rules! tests {
+    ($($which:literal),+) => {
+        &["cargo", "test", "--workspace", "--features=weir-bench/experiments", $($which),+]
+    };
+}
+
+const KERNEL_TESTS: &[&str] = tests!("--test", "kernel");
+const RELEASE_BUILD: &[&str] = &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload"];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
 /// A real swap file under a small pool, with either pager and either way of I/O.
@@ -123,8 +132,8 @@ const SUITES: &[Suite] = &[
     plain("fmt", &["cargo", "fmt", "--all", "--check"], 0, 2),
     plain("clippy", &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], 0, 10),
     plain("tidy", &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"], 6, 5),
-    plain("unit", &["cargo", "test", "--workspace", "--lib", "--bins"], 30, 15),
-    plain("doc", &["cargo", "test", "--workspace", "--doc"], 0, 10),
+    plain("unit", tests!("--lib", "--bins"), 30, 15),
+    plain("doc", tests!("--doc"), 0, 10),
     Suite {
         name: "loom",
         command: &["cargo", "test", "-p", "weir", "--release", "--lib", "loom", "--"],
@@ -174,44 +183,73 @@ const SUITES: &[Suite] = &[
         tests_min: 1,
         minutes_max: 10,
     },
-    plain("swap-file", &["cargo", "test", "-p", "weir", "--test", "swap_file"], 6, 10),
+    plain("swap-file", tests!("--test", "swap_file"), 6, 10),
     Suite {
         name: "swap-full-disk",
-        command: &["cargo", "test", "-p", "weir", "--test", "swap_full_disk"],
+        command: tests!("--test", "swap_full_disk"),
         env: &[],
         needs: DISK,
         tests_min: 2,
         minutes_max: 10,
     },
-    plain(
-        "release-build",
-        &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload", "-p", "weir-bench"],
-        0,
-        15,
-    ),
+    plain("release-build", RELEASE_BUILD, 0, 15),
     Suite {
         name: "cli",
-        // Both at once: the tests of `weir-bench` start `weir`, which cargo builds for its own tests. With
-        // rules that can be left out; what the usual build says of them is in the suite of refusals.
-        command: &[
-            "cargo",
-            "test",
-            "-p",
-            "weir-cli",
-            "-p",
-            "weir-bench",
-            "--features=weir-bench/experiments",
+        command: tests!(
             "--test",
-            "*",
-        ],
+            "config",
+            "--test",
+            "run",
+            "--test",
+            "stat",
+            "--test",
+            "tools",
+            "--test",
+            "scenarios"
+        ),
         env: &[],
         needs: KERNEL,
         tests_min: 49,
         minutes_max: 10,
     },
     Suite { name: "shim-inline", command: shim!(), env: INLINE, needs: C, tests_min: 50, minutes_max: 25 },
-    Suite { name: "shim-move", command: shim!(), env: THREAD_MOVE, needs: C, tests_min: 50, minutes_max: 25 },
-    // Only how pages travel is different from `shim-move`.
+    // What depends on who resolves a fault, and with `shim-copy` on how pages travel: all in `make soak`.
+    Suite {
+        name: "shim-move",
+        command: shim!(
+            "advice",
+            "clone",
+            "dispositions",
+            "exec",
+            "fork",
+            "forks",
+            "gate_calls",
+            "gate_process",
+            "handler_room",
+            "holds",
+            "limits",
+            "loads",
+            "locks",
+            "malloc_small",
+            "map_small",
+            "mremap",
+            "ownseccomp",
+            "pieces",
+            "rights",
+            "rings",
+            "signal_faults",
+            "signals",
+            "spawn",
+            "stacks",
+            "tasks",
+            "threads",
+            "waiters"
+        ),
+        env: THREAD_MOVE,
+        needs: C,
+        tests_min: 27,
+        minutes_max: 25,
+    },
     Suite {
         name: "shim-copy",
         command: shim!(
@@ -418,7 +456,8 @@ const SUITES: &[Suite] = &[
         tests_min: 9,
         minutes_max: 8,
     },
-    // The mode that `auto` does not take here.
+    // The mode that `auto` does not take here: who resolves a fault matters to threads, processes, signals
+    // and calls of the kernel. The others are in `make soak`.
     Suite {
         name: "programs-thread",
         command: &[
@@ -429,32 +468,45 @@ const SUITES: &[Suite] = &[
             "--only=cpython-tests",
             "--only=cpython-multiprocessing",
             "--only=cpython-signal",
-            "--only=cpython-io",
             "--only=cpython-subprocess",
-            "--only=cpython-socket",
-            "--only=cpython-asyncio",
             "--only=stress-ng-vm",
-            "--only=stress-ng-flip",
             "--only=redis",
-            "--only=memcached",
             "--only=memcached-locked",
             "--only=ruby",
-            "--only=php",
-            "--only=node",
-            "--only=java-g1",
-            "--only=java-z",
             "--only=java-20g",
-            "--only=cxx-map",
             "--only=blocks-jemalloc",
-            "--only=blocks-tcmalloc",
-            "--only=blocks-mimalloc",
             "--only=git-repack",
             "--only=go-cgo",
         ],
         env: &[],
         needs: PYTHON,
-        tests_min: 24,
+        tests_min: 12,
         minutes_max: 20,
+    },
+];
+
+/// What takes too long for every change: `make soak`, some hours.
+const SOAKS: &[Suite] = &[
+    plain("release-build", RELEASE_BUILD, 0, 15),
+    plain("venv", &["make", "-s", "venv"], 0, 5),
+    Suite { name: "shim-move", command: shim!(), env: THREAD_MOVE, needs: C, tests_min: 50, minutes_max: 60 },
+    Suite { name: "shim-copy", command: shim!(), env: THREAD_COPY, needs: C, tests_min: 50, minutes_max: 60 },
+    Suite { name: "shim-swap", command: shim!(), env: INLINE_SWAP, needs: C, tests_min: 50, minutes_max: 60 },
+    Suite {
+        name: "programs-thread",
+        command: &["python3", "tests/programs/run.py", "--jobs=2", "--faults=thread"],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 48,
+        minutes_max: 60,
+    },
+    Suite {
+        name: "programs-full",
+        command: &["python3", "tests/programs/nobody.py", "--faults=inline", "--scale", "full"],
+        env: &[],
+        needs: NOBODY,
+        tests_min: 48,
+        minutes_max: 480,
     },
 ];
 
@@ -467,6 +519,11 @@ struct Outcome {
     failure: Option<String>,
 }
 
+/// Runs the long suites, or the named ones of them.
+pub fn soak(wanted: &[String]) -> bool {
+    run_of(SOAKS, wanted)
+}
+
 /// Prints the names.
 pub fn list() -> bool {
     for suite in SUITES {
@@ -477,11 +534,15 @@ pub fn list() -> bool {
 
 /// Runs the named suites, all when none is named; prints the table and `N passed, N failed` as the last line.
 pub fn run(wanted: &[String]) -> bool {
-    if let Some(unknown) = wanted.iter().find(|name| !SUITES.iter().any(|suite| suite.name == **name)) {
+    run_of(SUITES, wanted)
+}
+
+fn run_of(suites: &'static [Suite], wanted: &[String]) -> bool {
+    if let Some(unknown) = wanted.iter().find(|name| !suites.iter().any(|suite| suite.name == **name)) {
         eprintln!("xtask: no suite {unknown}; `cargo run -p xtask -- suites` lists them");
         return false;
     }
-    let chosen: Vec<&Suite> = SUITES
+    let chosen: Vec<&Suite> = suites
         .iter()
         .filter(|suite| wanted.is_empty() || wanted.iter().any(|name| name == suite.name))
         .collect();
@@ -498,7 +559,7 @@ pub fn run(wanted: &[String]) -> bool {
         );
     }
     if !wanted.is_empty() {
-        println!("(only {} of {} suites were asked for)", chosen.len(), SUITES.len());
+        println!("(only {} of {} suites were asked for)", chosen.len(), suites.len());
     }
     let failed = outcomes.iter().filter(|outcome| outcome.failure.is_some()).count();
     println!("{} passed, {failed} failed", outcomes.len() - failed);
@@ -636,8 +697,10 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        for (index, suite) in SUITES.iter().enumerate() {
-            assert!(!SUITES[..index].iter().any(|other| other.name == suite.name), "{}", suite.name);
+        for suites in [SUITES, SOAKS] {
+            for (index, suite) in suites.iter().enumerate() {
+                assert!(!suites[..index].iter().any(|other| other.name == suite.name), "{}", suite.name);
+            }
         }
     }
 }
