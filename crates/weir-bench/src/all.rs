@@ -41,7 +41,7 @@ static ALL: [Entry; 11] = [
     entry(&["policy"], Takes::Quick, [0.2, 1.0]),
     entry(&["codec"], Takes::Runs, [0.5, 3.0]),
     entry(&["founding", "f1"], Takes::Sides, [1.0, 9.0]),
-    entry(&["founding", "f3"], Takes::Sides, [0.5, 5.0]),
+    entry(&["founding", "f3"], Takes::Sides, [2.0, 15.0]),
     entry(&["founding", "f4"], Takes::Sides, [3.0, 35.0]),
     entry(&["founding", "f5"], Takes::Sides, [1.0, 6.0]),
 ];

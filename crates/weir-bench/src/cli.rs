@@ -9,6 +9,7 @@ use weir_cli::child::InCgroupArgs;
 use weir_os::probe::FaultMode;
 
 use crate::disk;
+use crate::founding::SERVER_SIDES;
 
 /// Measure Weir against the kernel's own swap, or against the program alone.
 #[derive(Debug, Parser)]
@@ -262,15 +263,16 @@ pub enum Experiment {
     /// Swap-out batching: slots and pages in batches against one by one, to a swap file and to the pool, 1
     /// and 16 threads
     F1(FoundingRunArgs),
-    /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads
-    F3(FoundingRunArgs),
+    /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads; and a cache
+    /// server whose file is larger than the RAM
+    F3(F3Args),
     /// Compressed cache: none, writeback, writethrough and adaptive, with data of 75 to 175 % of the RAM
     F4(FoundingRunArgs),
     /// Page order in the allocator: frames in order against shuffled ones, 1 to 64 sequential readers
     F5(FoundingRunArgs),
 }
 
-/// `weir bench founding f1`, `f3`, `f4` and `f5`
+/// `weir bench founding f1`, `f4` and `f5`
 #[derive(Debug, Args)]
 pub struct FoundingRunArgs {
     /// How large, how long and how often.
@@ -279,6 +281,32 @@ pub struct FoundingRunArgs {
     /// Options about the disk.
     #[command(flatten)]
     pub disk: DiskArgs,
+}
+
+/// `weir bench founding f3`
+#[derive(Debug, Args)]
+#[command(after_help = "The server is varnish with its objects in a file, the load is wrk: apt-get install \
+    --no-install-recommends varnish wrk gcc libc6-dev. The kernel's side runs in a control group with the \
+    RAM as its limit, once with the kernel's usual advice for the file and once with varnish's own, random. \
+    Ten minutes, to look for pauses: --half server --runs 1 --serve-seconds 600.")]
+pub struct F3Args {
+    /// What all of them take.
+    #[command(flatten)]
+    pub run: FoundingRunArgs,
+    /// Measure this half alone: memory in the pool, or the cache server
+    #[arg(long, value_parser = ["memory", "server"])]
+    pub half: Option<String>,
+    /// Seconds that the server is measured with each pattern [default: 10, with --quick 2]
+    #[arg(long, value_name = "SECONDS", value_parser = serve_seconds)]
+    pub serve_seconds: Option<f64>,
+    /// Side of the server's half; may be repeated [default: all]
+    #[arg(long, value_name = "SIDE", value_parser = SERVER_SIDES)]
+    pub side: Vec<String>,
+}
+
+fn serve_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1.0..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "expected 1 to 3600".to_owned())
 }
 
 /// `weir bench gate`
@@ -376,9 +404,8 @@ impl FoundingArgs {
     /// Options of all scenarios.
     pub fn common(&self) -> &CommonBenchArgs {
         match &self.experiment {
-            Experiment::F1(run) | Experiment::F3(run) | Experiment::F4(run) | Experiment::F5(run) => {
-                &run.sized.common
-            }
+            Experiment::F1(run) | Experiment::F4(run) | Experiment::F5(run) => &run.sized.common,
+            Experiment::F3(args) => &args.run.sized.common,
         }
     }
 }

@@ -56,7 +56,7 @@ const fn gains(
     Plan { scenario, name, title, unit: "times as good", rows, group: label, series }
 }
 
-static PLANS: [Plan; 9] = [
+static PLANS: [Plan; 10] = [
     gains(
         "pool",
         "pool",
@@ -126,6 +126,19 @@ static PLANS: [Plan; 9] = [
         rows: "/rows",
         group: threads,
         series: &[("one by one", "/one/pages_per_s", 1e-3), ("batched", "/batched/pages_per_s", 1e-3)],
+    },
+    Plan {
+        scenario: "founding f3",
+        name: "f3-server",
+        title: "F3: a cache server over a file three times the RAM, Gbit/s",
+        unit: "Gbit/s",
+        rows: "/server/rows",
+        group: |row| text(row, "pattern"),
+        series: &[
+            ("kernel", "/kernel-normal/gbit_per_s", 1.0),
+            ("kernel, random", "/kernel-random/gbit_per_s", 1.0),
+            ("Weir", "/weir/gbit_per_s", 1.0),
+        ],
     },
     Plan {
         scenario: "founding f4",

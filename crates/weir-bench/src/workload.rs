@@ -347,7 +347,7 @@ struct Written {
 
 /// Interrupts so far that told a processor to forget mappings, of all processes; `None` where the kernel does
 /// not count them.
-fn flush_interrupts() -> Option<u64> {
+pub fn flush_interrupts() -> Option<u64> {
     flush_interrupts_of(&std::fs::read_to_string("/proc/interrupts").ok()?)
 }
 

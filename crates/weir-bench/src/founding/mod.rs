@@ -6,6 +6,7 @@ mod f3;
 mod f4;
 mod f5;
 
+pub use f3::SERVER_SIDES;
 use weir_cli::compare::sides::{Job, weir_missing};
 
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::workload;
 pub fn founding(args: &FoundingArgs) -> anyhow::Result<Findings> {
     match &args.experiment {
         Experiment::F1(args) => Ok(Findings::new(f1::run(args)?, args.sized.common.json, f1::human)),
-        Experiment::F3(args) => Ok(Findings::new(f3::run(args)?, args.sized.common.json, f3::human)),
+        Experiment::F3(args) => Ok(Findings::new(f3::run(args)?, args.run.sized.common.json, f3::human)),
         Experiment::F4(args) => Ok(Findings::new(f4::run(args)?, args.sized.common.json, f4::human)),
         Experiment::F5(args) => Ok(Findings::new(f5::run(args)?, args.sized.common.json, f5::human)),
     }

@@ -29,6 +29,8 @@ pub enum Area {
     File(PathBuf),
     /// The same behind a compressed cache in RAM.
     Zswap(PathBuf),
+    /// Nowhere: what is limited, or counted, is files.
+    None,
 }
 
 /// Swap and a limited control group, while the value lives.
@@ -106,6 +108,7 @@ impl Rival {
                 self.zswap_before = area::zswap_bytes().unwrap_or(0);
                 Ok(format!("zswap ({algorithm}) over a swap file, rotational 0, page-cluster 3"))
             }
+            Area::None => Ok("no swap".to_owned()),
         }
     }
 
@@ -126,6 +129,16 @@ impl Rival {
         let text = read(&path)?;
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.and_then(|n| n.parse().ok()).with_context(|| format!("no oom_kill in {}", path.display()))
+    }
+
+    /// RAM that the group is charged for now, in bytes: memory, and files in the kernel's cache.
+    pub fn charged_bytes(&self) -> anyhow::Result<u64> {
+        let file = match self.version {
+            CgroupVersion::V1 => "memory.usage_in_bytes",
+            CgroupVersion::V2 => "memory.current",
+        };
+        let path = self.procs.with_file_name(file);
+        read(&path)?.parse().with_context(|| path.display().to_string())
     }
 
     /// From now on programs get room where the kernel would kill them, if it can be told to wait.
@@ -171,7 +184,7 @@ impl Rival {
         match self.area {
             // Two peaks that need not have come at once; room is given seldom here.
             Area::Zram => Ok(area::store_peak(&read(&self.zram.join("mm_stat"))?)? + seen),
-            Area::File(_) | Area::Zswap(_) => Ok(seen),
+            Area::File(_) | Area::Zswap(_) | Area::None => Ok(seen),
         }
     }
 }

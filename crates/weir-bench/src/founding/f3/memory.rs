@@ -1,4 +1,4 @@
-//! F3, TLB flush batching: threads that write to one page after the other of data half as large again as the
+//! F3 with memory: threads that write to one page after the other of data half as large again as the
 //! RAM, in the compressed pool alone. Pages are unmapped one by one or in whole batches, by the same code.
 //! Beside them the same program with all its data in RAM: more threads than processors wait for each other,
 //! and its longest stall is what of the others' is not Weir's.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Plan, ratio};
+use crate::founding::{Plan, ratio};
 use crate::cli::FoundingRunArgs;
 use crate::disk::{number, times};
 use crate::median;
