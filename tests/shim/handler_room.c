@@ -89,6 +89,33 @@ static void small_alternate_stacks_are_enough(void) {
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
 }
 
+/* As servers do whose handlers only report how the process ends. */
+static char *one_for_all;
+
+static void *on_a_shared_stack(void *unused) {
+    (void)unused;
+    stack_t set = {.ss_sp = one_for_all, .ss_size = 128 << 10}, is;
+    CHECK(sigaltstack(&set, NULL) == 0, "sigaltstack");
+    for (int i = 0; i < 4; i++) {
+        walk();
+        CHECK(sigaltstack(NULL, &is) == 0 && is.ss_sp == one_for_all && is.ss_size == set.ss_size, "read back");
+    }
+    return NULL;
+}
+
+static void threads_may_share_an_alternate_stack(void) {
+    pthread_t threads[THREADS];
+    stack_t off = {.ss_flags = SS_DISABLE};
+    one_for_all = map(128 << 10);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < THREADS; i++)
+            CHECK(pthread_create(&threads[i], NULL, on_a_shared_stack, NULL) == 0, "pthread_create");
+        on_a_shared_stack(NULL);
+        for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0, "pthread_join");
+    }
+    CHECK(sigaltstack(&off, NULL) == 0 && munmap(one_for_all, 128 << 10) == 0, "end");
+}
+
 int main(void) {
     make_memory();
     be_called();
@@ -96,5 +123,6 @@ int main(void) {
     RUN(the_first_thread_too);
     RUN(one_that_gave_its_stack_up_has_the_interrupted_one);
     RUN(small_alternate_stacks_are_enough);
+    RUN(threads_may_share_an_alternate_stack);
     return 0;
 }

@@ -1,6 +1,6 @@
 //! Stacks. The kernel writes a signal frame before our handlers run, so the memory that it writes to
 //! must be there: our handlers run on an alternate stack, the program's own where it set one that is
-//! large enough (its pages are pinned), else one of ours. Memory in use as an ordinary stack
+//! large enough and no other thread's as well (its pages are pinned), else one of ours. Memory in use as an ordinary stack
 //! (coroutines on the heap) is pinned once it is noticed, for the signals that come without one.
 
 use super::context::Context;
@@ -30,6 +30,8 @@ const KEPT_PAGES: usize = (BELOW_BYTES + ABOVE_BYTES) / PAGE_BYTES + 1;
 
 /// Alternate stacks of ours, with the kernel id of the thread that has each.
 static OURS: Mutex<Vec<(Stack, u32)>> = Mutex::new(Vec::new());
+/// Alternate stacks of the program's: first address, end, and the kernel id of the thread that has each.
+static THEIRS: Mutex<Vec<(usize, usize, u32)>> = Mutex::new(Vec::new());
 /// Heap stacks: first address, end, and what pins them.
 static HEAP_STACKS: Mutex<Ring> = Mutex::new(Ring { rows: [(0, 0, 0); KEPT], next: 0, most: 0 });
 
@@ -65,6 +67,23 @@ fn claim() -> Option<(usize, usize)> {
     let extent = stack.extent();
     ours.push((stack, me));
     Some(extent)
+}
+
+/// Whether an alternate stack that the program sets for the calling thread is this one's alone. A program whose
+/// handlers never return may give all its threads the same (varnish); ours return, in many threads at once.
+fn is_alone(stack: &libc::stack_t) -> bool {
+    let me = thread::gettid();
+    let (start, end) = (stack.ss_sp as usize, stack.ss_sp as usize + stack.ss_size);
+    let _inside = section();
+    let Ok(mut theirs) = THEIRS.lock() else { return false };
+    let all = theirs.len() == theirs.capacity();
+    let overlaps = |row: &(usize, usize, u32)| row.0 < end && start < row.1;
+    theirs.retain(|row| row.2 != me && !((all || overlaps(row)) && has_ended(row.2)));
+    let alone = !theirs.iter().any(overlaps);
+    if alone {
+        theirs.push((start, end, me));
+    }
+    alone
 }
 
 /// At the end of a handler: the interrupted thread gets an alternate stack if it has none, and if it
@@ -186,6 +205,11 @@ pub fn forked() {
             *owner = if stack.extent().0 == mine { me } else { 0 };
         }
     }
+    // SAFETY: asks only.
+    let kernels = unsafe { signal::alternate_stack(None) }.map_or(0, |stack| stack.ss_sp as usize);
+    if let Ok(mut theirs) = THEIRS.try_lock() {
+        theirs.iter_mut().filter(|row| row.0 == kernels).for_each(|row| row.2 = me);
+    }
 }
 
 /// `sigaltstack`: the kernel's stack is the program's where it can be. Returns what the program had
@@ -193,7 +217,10 @@ pub fn forked() {
 pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     if !taken() {
         // SAFETY: the program's own stack.
-        return unsafe { signal::alternate_stack(wanted.as_ref()) };
+        let before = unsafe { signal::alternate_stack(wanted.as_ref()) }?;
+        // Handlers of ours may run on it later on.
+        wanted.iter().filter(|new| new.ss_flags & libc::SS_DISABLE == 0).for_each(|new| _ = is_alone(new));
+        return Ok(before);
     }
     thread::with_signals_blocked(|| {
         // SAFETY: asks only.
@@ -238,7 +265,7 @@ fn change_from(
     if !disable && new.ss_size < libc::MINSIGSTKSZ {
         return Err(Errno::ENOMEM);
     }
-    if disable || new.ss_size < enough() {
+    if disable || new.ss_size < enough() || !is_alone(&new) {
         if !hidden {
             match claim() {
                 Some((at, bytes)) => {

@@ -100,21 +100,23 @@ fn head(from: &mut impl BufRead) -> anyhow::Result<(String, usize)> {
 /// A connection to the cache server.
 #[derive(Debug)]
 pub struct Client {
+    /// The server keeps what it is asked for under its name: that which `wrk` has for it.
+    name: String,
     stream: BufReader<TcpStream>,
 }
 
 impl Client {
     /// Connects.
     pub fn new(to: SocketAddr) -> anyhow::Result<Client> {
-        let stream = TcpStream::connect(to)?;
+        let (stream, name) = (TcpStream::connect(to)?, to.to_string());
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream: BufReader::new(stream) })
+        Ok(Client { name, stream: BufReader::new(stream) })
     }
 
     /// Fetches an object, and compares it with what it has to be.
     pub fn fetch(&mut self, number: u64) -> anyhow::Result<()> {
-        write!(self.stream.get_mut(), "GET /{number} HTTP/1.1\r\nHost: bench\r\n\r\n")?;
+        write!(self.stream.get_mut(), "GET /{number} HTTP/1.1\r\nHost: {}\r\n\r\n", self.name)?;
         let (status, length) = head(&mut self.stream)?;
         ensure!(status.contains(" 200 ") && length == OBJECT_BYTES, "object {number}: {status}");
         let mut body = vec![0; length];

@@ -100,6 +100,9 @@ impl Load<'_> {
         let mut found: Value = serde_json::from_str(line)
             .with_context(|| format!("unexpected output of wrk: {:?}", finished.stdout))?;
         ensure!(found["failed"] == 0, "requests failed: {line}");
+        if found["responses"] == 0 {
+            ["p50_ms", "p99_ms", "p999_ms", "max_ms"].map(|field| found[field] = Value::Null);
+        }
         let number = |field: &str| found[field].as_f64().unwrap_or(0.0);
         let gbit = number("bytes") * 8.0 / 1e9 / number("seconds").max(1e-9);
         found["gbit_per_s"] = json!(gbit);

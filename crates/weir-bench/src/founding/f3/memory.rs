@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::founding::{Plan, ratio};
 use crate::cli::FoundingRunArgs;
 use crate::disk::{number, times};
+use crate::founding::{Plan, ratio};
 use crate::median;
 use weir::config::DEFAULT_POOL_MAX_PERCENT;
 use weir_cli::compare::table;

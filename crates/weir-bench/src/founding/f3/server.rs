@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context;
 use serde_json::{Value, json};
 use weir_cli::compare::rival::{Area, Rival};
 use weir_cli::compare::sides::{weir_binary, weir_missing};
@@ -123,8 +122,7 @@ impl Plan<'_> {
         let server = Server::start(self.command(side, group.as_ref())?, &setup)?;
         term::progress(&format!("{at}: {} objects are fetched", self.objects));
         fill(server.addr, self.objects)?;
-        let load =
-            Load { wrk: &self.tools.wrk, folder: &folder, server: server.addr, objects: self.objects };
+        let load = Load { wrk: &self.tools.wrk, folder: &folder, server: server.addr, objects: self.objects };
         let mut runs = Vec::new();
         for pattern in PATTERNS {
             term::progress(&format!("{at}: {pattern}, {} s", self.seconds));
@@ -147,7 +145,8 @@ impl Plan<'_> {
             None => Command::new(first),
         };
         if side.weir {
-            command.args(["run", "--quiet", "--memory", &self.limit.to_string(), "--swap=none", "--"]);
+            command.args(["run", "--quiet", "--memory", &self.limit.to_string(), "--swap=none"]);
+            command.args(["--files=kernel", "--"]);
             command.arg(&self.tools.varnishd);
         }
         Ok(command)
@@ -223,7 +222,7 @@ const COLUMNS: [(&str, &str, &str); 12] = [
     ("p99_ms", "/p99_ms", "p99"),
     ("p999_ms", "/p999_ms", "p99.9"),
     ("longest_pause_ms", "/longest_pause_ms", "pause"),
-    ("slowest_second_percent", "/slowest_second_percent", "slowest s, %"),
+    ("slowest_second_percent", "/slowest_second_percent", "slowest, %"),
     ("own_s_per_gb", "/counts/own_s_per_gb", "CPU s/GB"),
     ("kernel_s_per_gb", "/counts/kernel_s_per_gb", "kernel"),
     ("keeper_s_per_gb", "/counts/keeper_s_per_gb", "keeper"),
@@ -296,15 +295,17 @@ mod tests {
 
     #[test]
     fn weir_is_measured_against_both_advices_and_the_better_tail() {
-        let runs =
-            [one("kernel-normal", 2.0, 90.0), one("kernel-random", 4.0, 60.0), one("weir", 6.0, 20.0)];
+        let runs = [one("kernel-normal", 2.0, 90.0), one("kernel-random", 4.0, 60.0), one("weir", 6.0, 20.0)];
         let row = row(&runs, "random");
         assert_eq!((&row["gain"]["normal"], &row["gain"]["random"]), (&json!(3.0), &json!(1.5)));
         assert_eq!((&row["gain"]["p99"], &row["weir"]["read_per_byte"]), (&json!(3.0), &json!(0.7)));
         let reached = json!({ "normal": true, "random": true, "p99": true, "no_empty_second": true });
         assert_eq!(row["reached"], reached);
         let text = human(&json!({ "rows": [row], "notes": ["a note"] }));
-        assert!(text.contains("512 MiB") && text.contains("3.00x") && text.contains("note: a note"), "{text}");
+        assert!(
+            text.contains("512 MiB") && text.contains("3.00x") && text.contains("note: a note"),
+            "{text}"
+        );
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 130, "{widest}: {text}");
     }

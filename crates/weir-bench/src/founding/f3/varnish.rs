@@ -169,7 +169,9 @@ mod tests {
     fn what_is_missing_is_named_with_what_to_install() {
         match Tools::find() {
             Ok(tools) => assert!(tools.varnishd.ends_with("varnishd") && tools.wrk.ends_with("wrk")),
-            Err(e) => assert!(e.to_string().contains("apt-get install --no-install-recommends varnish"), "{e}"),
+            Err(e) => {
+                assert!(e.to_string().contains("apt-get install --no-install-recommends varnish"), "{e}")
+            }
         }
         assert!(find("sh").is_some() && find("no-such-program-of-anybody").is_none());
     }
