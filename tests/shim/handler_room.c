@@ -98,7 +98,7 @@ static void *on_a_shared_stack(void *unused) {
     CHECK(sigaltstack(&set, NULL) == 0, "sigaltstack");
     for (int i = 0; i < 4; i++) {
         walk();
-        CHECK(sigaltstack(NULL, &is) == 0 && is.ss_sp == one_for_all && is.ss_size == set.ss_size, "read back");
+        CHECK(sigaltstack(NULL, &is) == 0 && is.ss_sp == one_for_all && is.ss_size == set.ss_size, "its own");
     }
     return NULL;
 }

@@ -1,7 +1,8 @@
 //! Stacks. The kernel writes a signal frame before our handlers run, so the memory that it writes to
 //! must be there: our handlers run on an alternate stack, the program's own where it set one that is
-//! large enough and no other thread's as well (its pages are pinned), else one of ours. Memory in use as an ordinary stack
-//! (coroutines on the heap) is pinned once it is noticed, for the signals that come without one.
+//! large enough and no other thread's as well (its pages are pinned), else one of ours. Memory in
+//! use as an ordinary stack (coroutines on the heap) is pinned once it is noticed, for the signals
+//! that come without one.
 
 use super::context::Context;
 use super::ours::taken;
@@ -69,8 +70,9 @@ fn claim() -> Option<(usize, usize)> {
     Some(extent)
 }
 
-/// Whether an alternate stack that the program sets for the calling thread is this one's alone. A program whose
-/// handlers never return may give all its threads the same (varnish); ours return, in many threads at once.
+/// Whether an alternate stack that the program sets for the calling thread is this one's alone. A program
+/// whose handlers never return may give all its threads the same (varnish); ours return, in many threads at
+/// once.
 fn is_alone(stack: &libc::stack_t) -> bool {
     let me = thread::gettid();
     let (start, end) = (stack.ss_sp as usize, stack.ss_sp as usize + stack.ss_size);

@@ -106,7 +106,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the server.
     pub fn new(to: SocketAddr) -> anyhow::Result<Client> {
         let (stream, name) = (TcpStream::connect(to)?, to.to_string());
         stream.set_read_timeout(Some(PATIENCE))?;

@@ -60,8 +60,8 @@ function done(summary, latency, requests)
     local errors = summary.errors
     local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
     io.write(string.format(
-        '\n{"responses": %d, "bytes": %.0f, "seconds": %.6f, "failed": %d, "p50_ms": %.3f, "p99_ms": %.3f, ' ..
-        '"p999_ms": %.3f, "max_ms": %.3f}\n',
+        '\n{"responses": %d, "bytes": %.0f, "seconds": %.6f, "failed": %d, "p50_ms": %.3f, ' ..
+        '"p99_ms": %.3f, "p999_ms": %.3f, "max_ms": %.3f}\n',
         summary.requests, summary.bytes, summary.duration / 1e6, failed, latency:percentile(50) / 1e3,
         latency:percentile(99) / 1e3, latency:percentile(99.9) / 1e3, latency.max / 1e3))
 end
@@ -70,11 +70,11 @@ end
 /// A load on a server of so many objects.
 #[derive(Debug)]
 pub struct Load<'a> {
-    /// The program.
+    /// The program, `wrk`.
     pub wrk: &'a Path,
     /// Where the script is written.
     pub folder: &'a Path,
-    /// The server.
+    /// Where the server listens.
     pub server: SocketAddr,
     /// How many objects it has.
     pub objects: u64,
@@ -101,7 +101,9 @@ impl Load<'_> {
             .with_context(|| format!("unexpected output of wrk: {:?}", finished.stdout))?;
         ensure!(found["failed"] == 0, "requests failed: {line}");
         if found["responses"] == 0 {
-            ["p50_ms", "p99_ms", "p999_ms", "max_ms"].map(|field| found[field] = Value::Null);
+            for field in ["p50_ms", "p99_ms", "p999_ms", "max_ms"] {
+                found[field] = Value::Null;
+            }
         }
         let number = |field: &str| found[field].as_f64().unwrap_or(0.0);
         let gbit = number("bytes") * 8.0 / 1e9 / number("seconds").max(1e-9);

@@ -38,7 +38,7 @@ pub fn run(args: &F3Args) -> anyhow::Result<Value> {
     Ok(report)
 }
 
-/// The tables.
+/// The tables of both halves.
 pub fn human(report: &Value) -> String {
     let memory = report["rows"].is_array().then(|| memory::human(report));
     let server = report["server"].is_object().then(|| server::human(&report["server"]));

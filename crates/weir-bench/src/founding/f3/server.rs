@@ -62,7 +62,7 @@ struct Plan<'a> {
     seconds: f64,
 }
 
-/// Measures.
+/// Measures every side that is wanted.
 pub fn run(args: &F3Args, tools: &Tools) -> anyhow::Result<Value> {
     let sized = &args.run.sized;
     let limit = sized.limit(512)?;
@@ -231,13 +231,13 @@ const COLUMNS: [(&str, &str, &str); 12] = [
     ("ram_bytes", "/ram_bytes", "RAM"),
 ];
 
-/// The table.
+/// The table of the sides, and what Weir gains.
 pub fn human(report: &Value) -> String {
     let mut text = format!(
-        "F3, a cache server over a file {TIMES_RAM} times the RAM: varnish, {} objects of {}, {} connections\n\
-         medians of {} run(s) of {} s, Linux {}, {} RAM on all sides, reads ahead at most {} KiB; file in {}\n\
-         pause: longest time without a byte; CPU of the server, in the kernel (with its reclaim), in the keeper;\n\
-         bytes read for a byte sent; flush interrupts a response; most RAM of the control group\n\n",
+        "F3, a cache server over a file {TIMES_RAM} times the RAM: varnish, {} objects of {}, {} clients\n\
+         medians of {} run(s) of {} s, Linux {}, {} RAM on all sides, readahead of {} KiB; file in {}\n\
+         pause: longest time without a byte; CPU of the server, in the kernel (with its reclaim), in the\n\
+         keeper; bytes read for a byte sent; flush interrupts a response; most RAM of the control group\n\n",
         report["objects"],
         size(&report["object_bytes"]),
         report["connections"],

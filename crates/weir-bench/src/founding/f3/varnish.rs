@@ -25,9 +25,9 @@ const WORKER: &str = "cache-main";
 /// The programs that this half needs.
 #[derive(Debug)]
 pub struct Tools {
-    /// The server.
+    /// The server to start.
     pub varnishd: PathBuf,
-    /// The load.
+    /// What asks it.
     pub wrk: PathBuf,
 }
 

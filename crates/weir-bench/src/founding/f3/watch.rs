@@ -92,7 +92,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts now.
+    /// Counts up to now.
     pub fn now(pid: u32) -> Counts {
         let stat = |path: String| processor_seconds(&fs::read_to_string(path).ok()?);
         let (own_s, kernel_s) = stat(format!("/proc/{pid}/stat")).unzip();
@@ -136,8 +136,7 @@ fn of_weir(pid: u32) -> Option<BTreeMap<String, u64>> {
     Some(values.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect())
 }
 
-/// Processor time of a process or thread so far, in its own code and in the kernel's, by the kernel's clock of
-/// 10 ms.
+/// Processor time of a process or thread so far, in its own code and in the kernel's, by a clock of 10 ms.
 fn processor_seconds(stat: &str) -> Option<(f64, f64)> {
     const TICKS_PER_S: f64 = 100.0;
     // The name of the program, in brackets, may hold anything. The times are fields 14 and 15.
