@@ -133,7 +133,8 @@ const SUITES: &[Suite] = &[
     plain("clippy", &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], 0, 10),
     plain("tidy", &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"], 6, 5),
     plain("unit", tests!("--lib", "--bins"), 30, 15),
-    plain("doc", tests!("--doc"), 0, 10),
+    // The guides are executed, on the real kernel.
+    Suite { name: "doc", command: tests!("--doc"), env: &[], needs: KERNEL, tests_min: 4, minutes_max: 10 },
     Suite {
         name: "loom",
         command: &["cargo", "test", "-p", "weir", "--release", "--lib", "loom", "--"],
@@ -182,6 +183,14 @@ const SUITES: &[Suite] = &[
         needs: KERNEL,
         tests_min: 1,
         minutes_max: 10,
+    },
+    Suite {
+        name: "library",
+        command: tests!("--test", "library", "--examples"),
+        env: &[],
+        needs: KERNEL,
+        tests_min: 16,
+        minutes_max: 5,
     },
     plain("swap-file", tests!("--test", "swap_file"), 6, 10),
     Suite {

@@ -143,6 +143,14 @@ impl KernelPager {
         unsafe { KernelPager::new(transfer, intake, space, arena, lift_len) }
     }
 
+    /// Children of a fork get neither space nor arena: an access there is SIGSEGV.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        [&self.space, &self.arena].into_iter().try_for_each(|map| {
+            // SAFETY: an advice about children only, for mappings that are the pager's.
+            unsafe { mem::advise(map.base(), map.len(), libc::MADV_DONTFORK) }
+        })
+    }
+
     /// Whether [`Transfer::Segv`] works here, tried on a page.
     pub fn can_guard() -> Result<(), Errno> {
         guards::works()

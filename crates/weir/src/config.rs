@@ -585,6 +585,8 @@ pub struct Settings {
     pub cold: Cold,
     /// Rules that an experiment leaves out.
     pub rules_off: Rules,
+    /// A pool of a program that asks for it: memory outside is not its, and a swap file is a condition.
+    pub embedded: bool,
 }
 
 impl Settings {
@@ -624,6 +626,7 @@ impl Settings {
             place: None,
             cold: Cold::Recompress,
             rules_off: Rules::default(),
+            embedded: false,
         };
         for option in OPTIONS {
             let given = value(option).filter(|text| !text.trim().is_empty());

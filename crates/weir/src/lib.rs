@@ -1,9 +1,26 @@
-//! The Weir engine: how a page lives between RAM, a compressed pool and a swap file.
+//! Memory larger than RAM: what a program does not use is kept compressed, and then in a swap file.
 //!
-//! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table, the frame
-//! arena and `shared`. Everything that touches the kernel or raw memory is behind `door`.
+//! ```
+//! use weir::Pool;
+//!
+//! let pool = Pool::builder().memory("16MiB").swap("/var/tmp").build()?;
+//! let mut table = pool.alloc(48 << 20)?;
+//! table[40 << 20] = 1;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Pool`] is where to begin. The rest is the engine, for the command and the library that it preloads, and
+//! no interface to rely on: how a page lives between RAM, a compressed pool and a swap file.
+//!
+//! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table, the frame arena and
+//! `shared`. Everything that touches the kernel or raw memory is behind `door`.
 
 #![deny(unsafe_code)]
+
+/// The guide, so that its examples are run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;
 
 #[cfg(not(loom))]
 pub(crate) mod admission;
@@ -19,6 +36,8 @@ pub mod error;
 pub(crate) mod fault;
 #[cfg(not(loom))]
 pub(crate) mod frames;
+#[cfg(not(loom))]
+mod library;
 pub mod limits;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -37,6 +56,14 @@ pub mod stats;
 pub(crate) mod sync;
 #[cfg(not(loom))]
 pub(crate) mod tier;
+
+#[cfg(not(loom))]
+pub use library::{
+    Advice, AllocError, BuildError, Builder, Guard, MemoryError, PinError, Pod, Pool, PoolStats, RangeError,
+    Region, Size, WeirVec,
+};
+#[cfg(not(loom))]
+pub use weir_os::sys::Errno;
 
 // What the shim names beside the engine.
 #[cfg(not(loom))]

@@ -87,6 +87,7 @@ fn every_option_is_read_from_its_variable() {
         place: Some(7),
         cold: Cold::Keep,
         rules_off: Rules::default().with(rules::Rule::Loads).with(rules::Rule::Turns),
+        embedded: false,
     };
     assert_eq!(s, expected);
 }

@@ -134,11 +134,17 @@ impl<P: Pager> Engine<P> {
         Stay { _gate: self.gate.enter(), _signals: signals }
     }
 
+    /// Whether this is the process that the engine belongs to, and not a copy of it that nobody made its own.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.mark.is_set()
+    }
+
     /// A process that a system call past libc made as a copy of this one must not touch what both have in the
     /// swap file, nor the descriptor that says what happens to its parent's pages.
     #[inline]
     fn check_own(&self) {
-        if !self.mark.is_set() {
+        if !self.is_own() {
             say::fatal(format_args!(
                 "this process is a copy of its parent that was made past libc: it has no memory under weir, and ends here"
             ));

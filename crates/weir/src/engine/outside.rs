@@ -8,6 +8,7 @@ pub mod looks;
 
 use super::Engine;
 use super::say::say;
+use crate::config::Settings;
 use crate::door::Pager;
 use crate::limits::{OUTSIDE_LOOK_NS, THREAD_BYTES, THREADS_LOOK_BYTES, THREADS_ROUNDS};
 use crate::sync::Ordering;
@@ -23,9 +24,15 @@ const RUNS_NS: u64 = OUTSIDE_LOOK_NS / 20;
 const EXPECT_NS: u64 = 1_000_000_000;
 
 impl Engine<KernelPager> {
-    /// Begins to measure: the heap from before the start counts from the first frame on.
-    pub(super) fn measure_outside(&self, quiet: bool) {
+    /// Begins to measure: the heap from before the start counts from the first frame on. A pool's budget is
+    /// that of its own memory alone.
+    pub(super) fn measure_outside(&self, settings: &Settings) {
+        let quiet = settings.quiet;
         self.outside.quiet.store(quiet, Ordering::Relaxed);
+        if settings.embedded {
+            self.outside.due_ns.store(u64::MAX, Ordering::Relaxed);
+            return;
+        }
         match Statm::open() {
             Ok(statm) => {
                 let _ = self.outside.statm.set(statm);

@@ -71,7 +71,7 @@ impl Engine<KernelPager> {
                 Ok(swapping) => core.attach_swap(swapping),
                 // One that was to size itself is a help, not a condition: the disk may have filled up since
                 // the start.
-                Err(e) if setting.bytes.is_none() => super::say::say(format_args!(
+                Err(e) if setting.bytes.is_none() && !settings.embedded => super::say::say(format_args!(
                     "no swap file: {e}; what does not fit in RAM and pool will be refused"
                 )),
                 Err(e) => return Err(StartError::Swap(e)),
@@ -90,7 +90,7 @@ impl Engine<KernelPager> {
         let engine = Engine::new(core, base);
         engine.keep_gate(gate);
         engine.begin_at(base::first_block(geometry.pages));
-        engine.measure_outside(settings.quiet);
+        engine.measure_outside(settings);
         if let Some(path) = settings.tree.as_deref().filter(|_| settings.per_tree) {
             engine.join_tree(path, budget)?;
         }

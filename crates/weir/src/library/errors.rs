@@ -1,0 +1,142 @@
+//! What can go wrong with a pool, a type for each kind of request.
+
+use crate::error::{StartError, SwapFileError};
+use weir_os::sys::Errno;
+
+/// Why there is no pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// A setting has a value that it does not take.
+    #[error("{name} cannot be '{value}': {reason}")]
+    Setting {
+        /// The setting: `memory`, `swap`, or what [`Builder::set`](super::Builder::set) was given.
+        name: String,
+        /// Its value as it was given.
+        value: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// There is no such setting, or it has no meaning for a pool.
+    #[error("a pool has no setting '{0}'")]
+    Unknown(String),
+    /// The kernel does not let this process open a userfaultfd that serves a handler thread.
+    #[error(
+        "userfaultfd is not permitted here: {0}. One of these is needed: access to /dev/userfaultfd (a group \
+         is enough), `sysctl vm.unprivileged_userfaultfd=1`, or CAP_SYS_PTRACE"
+    )]
+    Userfaultfd(Errno),
+    /// The swap file that was asked for.
+    #[error("the swap file cannot be had: {0}")]
+    Swap(SwapFileError),
+    /// Everything else: address space, memory for tables.
+    #[error("{0}")]
+    Start(StartError),
+    /// The process may have no more threads.
+    #[error("a thread of the pool cannot be started: {0}")]
+    Thread(Errno),
+}
+
+impl From<StartError> for BuildError {
+    fn from(error: StartError) -> BuildError {
+        match error {
+            StartError::Userfaultfd(errno) => BuildError::Userfaultfd(errno),
+            StartError::Swap(why) => BuildError::Swap(why),
+            other => BuildError::Start(other),
+        }
+    }
+}
+
+/// Why there is no region, or why it cannot become larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocError {
+    /// No bytes were asked for.
+    #[error("a region has at least one byte")]
+    Empty,
+    /// More bytes, or more elements, than an address can tell apart.
+    #[error("the length overflows")]
+    Overflow,
+    /// RAM, compressed pool and swap file are full: nothing new is given, so that what is there can be kept.
+    #[error("the pool is full: RAM, compressed pages and swap file")]
+    Full,
+    /// No range of the pool's addresses is long enough.
+    #[error("the pool has no range of addresses of this length")]
+    AddressSpace,
+    /// Some of the region is pinned: it cannot change its length.
+    #[error("the region is pinned")]
+    Pinned,
+    /// The process is a child of the one that made the pool. The pool's memory stays with the parent.
+    #[error("the pool belongs to the process that this one was forked from")]
+    Forked,
+    /// The kernel refused.
+    #[error("the kernel refused: {0}")]
+    Kernel(Errno),
+}
+
+/// Why a range of a region is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// It ends behind the region's end, or before its own start.
+    #[error("bytes {start} to {end} are not within a region of {len} bytes")]
+    Outside {
+        /// First byte of the range.
+        start: usize,
+        /// The byte behind its last.
+        end: usize,
+        /// Bytes of the region.
+        len: usize,
+    },
+    /// Some of it is pinned: its bytes cannot be given up.
+    #[error("some of the range is pinned")]
+    Pinned,
+    /// The process is a child of the one that made the pool.
+    #[error("the pool belongs to the process that this one was forked from")]
+    Forked,
+    /// The kernel refused.
+    #[error("the kernel refused: {0}")]
+    Kernel(Errno),
+}
+
+/// Why a range is not pinned. Nothing is pinned then that was not before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PinError {
+    /// The range itself.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// Half of the budget's RAM may be pinned, and less than was asked for is left of that.
+    #[error("{wanted} bytes cannot be pinned: {free} bytes are free for that")]
+    Full {
+        /// Bytes of whole pages that were asked for and are not pinned yet.
+        wanted: u64,
+        /// Bytes that can be pinned now.
+        free: u64,
+    },
+    /// The kernel does not lock so much for this process.
+    #[error("the kernel refused to lock the pages: {0} (RLIMIT_MEMLOCK)")]
+    Kernel(Errno),
+}
+
+/// Why the budget stays as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// It is no size.
+    #[error("'{value}' is no size: {reason}")]
+    Size {
+        /// The text as it was given.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It is outside of what the pool was built for.
+    #[error("{bytes} bytes are not within {min} and {max} bytes")]
+    Bounds {
+        /// What was asked for.
+        bytes: u64,
+        /// The least budget of any pool.
+        min: u64,
+        /// What the pool was built with.
+        max: u64,
+    },
+    /// The process is a child of the one that made the pool.
+    #[error("the pool belongs to the process that this one was forked from")]
+    Forked,
+}

@@ -1,0 +1,197 @@
+//! What a pool and its regions share: the engine, its threads, and who has pinned what.
+
+use super::errors::{AllocError, BuildError, PinError, RangeError};
+use super::pins::Pins;
+use super::threads::Hands;
+use crate::config::Settings;
+use crate::engine::Engine;
+use crate::engine::remap::Place;
+use crate::error::{Refused, StartError};
+use crate::page::region::Kind;
+use crate::sync::Ordering;
+use core::ops::Range;
+use std::sync::Arc;
+use weir_os::mem::{PAGE_BYTES, PROT_RW};
+use weir_os::pager::{Intake, KernelPager};
+use weir_os::sys::Errno;
+
+/// Stack of the thread that makes an engine: workbenches are larger than some programs' stacks.
+const MAKER_STACK_BYTES: usize = 2 << 20;
+
+/// An engine of the kernel's pages.
+type Weir = Engine<KernelPager>;
+
+/// Lives as long as the pool, its regions and its guards.
+#[derive(Debug)]
+pub(super) struct Inner {
+    engine: Arc<Weir>,
+    hands: Option<Hands>,
+    pins: Pins,
+}
+
+impl Inner {
+    pub(super) fn start(settings: &Settings) -> Result<Inner, BuildError> {
+        let (engine, benches) = std::thread::scope(|scope| {
+            let maker = std::thread::Builder::new().name("weir-start".into()).stack_size(MAKER_STACK_BYTES);
+            let made = maker.spawn_scoped(scope, || {
+                let engine = Engine::start(settings, Intake::Messages)?;
+                Ok::<_, StartError>((Arc::new(engine), [Weir::workbench(), Weir::workbench()]))
+            });
+            let made = made.map_err(|e| BuildError::Thread(Errno(e.raw_os_error().unwrap_or(0))))?;
+            match made.join() {
+                Ok(made) => made.map_err(BuildError::from),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })?;
+        let kept = engine.core.pager.keep_from_children();
+        kept.map_err(|e| BuildError::Start(StartError::Memory(e)))?;
+        let hands = Some(Hands::start(&engine, benches)?);
+        Ok(Inner { engine, hands, pins: Pins::default() })
+    }
+
+    /// The engine, for what only reads numbers.
+    pub(super) fn engine(&self) -> &Weir {
+        &self.engine
+    }
+
+    /// Whether this is the process that made the pool.
+    pub(super) fn is_here(&self) -> bool {
+        self.engine.is_own()
+    }
+
+    /// So many bytes of zeros; their address.
+    pub(super) fn alloc(&self, len: usize) -> Result<usize, AllocError> {
+        self.check_len(len)?;
+        self.engine.map(len, 1, PROT_RW, Kind::Map).map_err(refused)
+    }
+
+    /// Memory from `alloc` becomes longer or shorter; its address from now on.
+    pub(super) fn resize(&self, addr: usize, len: usize, new: usize) -> Result<usize, AllocError> {
+        self.check_len(new)?;
+        let rows = self.pins.lock();
+        if rows.any(&pages(addr, len)) {
+            return Err(AllocError::Pinned);
+        }
+        self.engine.remap(addr, len, new, Place::Anywhere, false).map_err(refused)
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), AllocError> {
+        match len {
+            0 => Err(AllocError::Empty),
+            _ if isize::try_from(len).is_err() => Err(AllocError::Overflow),
+            _ if !self.is_here() => Err(AllocError::Forked),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives memory from `alloc` back.
+    pub(super) fn free(&self, addr: usize, len: usize) {
+        if self.is_here() {
+            self.pins.lock().forget(&pages(addr, len));
+            // An error of the kernel's leaves it mapped: nobody has its address any more.
+            let _ = self.engine.unmap(addr, len);
+        }
+    }
+
+    /// Calls the engine with the whole pages of a range, if there are any.
+    pub(super) fn with_pages(
+        &self,
+        range: Range<usize>,
+        f: impl FnOnce(&Weir, usize, usize) -> Result<(), Refused>,
+    ) -> Result<(), RangeError> {
+        if !self.is_here() {
+            return Err(RangeError::Forked);
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        f(&self.engine, range.start, range.len()).map_err(|e| match e {
+            Refused::Kernel(e) => RangeError::Kernel(e),
+            Refused::NotManaged | Refused::NoSpace => RangeError::Kernel(Errno::EINVAL),
+            Refused::Full => RangeError::Kernel(Errno::ENOMEM),
+        })
+    }
+
+    /// Pins the pages of a range; the number of the guard.
+    pub(super) fn pin(&self, range: Range<usize>) -> Result<u64, PinError> {
+        if !self.is_here() {
+            return Err(RangeError::Forked.into());
+        }
+        let mut rows = self.pins.lock();
+        let parts = rows.uncovered(range.clone());
+        let wanted: usize = parts.iter().map(Range::len).sum();
+        let full = |free| PinError::Full { wanted: wanted as u64, free };
+        let free = self.pinnable_bytes();
+        if wanted as u64 > free {
+            return Err(full(free));
+        }
+        for (n, part) in parts.iter().enumerate() {
+            if let Err(e) = self.engine.mlock(part.start, part.len()) {
+                // This one may be locked in part.
+                parts[..=n].iter().for_each(|part| self.let_go(part));
+                return Err(match e {
+                    Refused::Kernel(e) => PinError::Kernel(e),
+                    _ => full(self.pinnable_bytes()),
+                });
+            }
+        }
+        Ok(rows.add(range))
+    }
+
+    /// Whether any page of a range is pinned.
+    pub(super) fn any_pinned(&self, range: &Range<usize>) -> bool {
+        self.pins.lock().any(range)
+    }
+
+    /// A guard goes.
+    pub(super) fn unpin(&self, guard: u64) {
+        if !self.is_here() {
+            return;
+        }
+        let mut rows = self.pins.lock();
+        if let Some(range) = rows.remove(guard) {
+            rows.uncovered(range).iter().for_each(|part| self.let_go(part));
+        }
+    }
+
+    fn let_go(&self, part: &Range<usize>) {
+        // The pages are there: it cannot be refused.
+        let _ = self.engine.munlock(part.start, part.len());
+    }
+
+    /// Bytes in pages that are pinned now.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        self.engine.core.census.mlocked.load(Ordering::Relaxed) * PAGE_BYTES as u64
+    }
+
+    fn pinnable_bytes(&self) -> u64 {
+        let most = u64::from(self.engine.core.room.frames.limit() / 2) * PAGE_BYTES as u64;
+        most.saturating_sub(self.pinned_bytes())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let hands = self.hands.take();
+        if self.is_here() {
+            hands.into_iter().for_each(|hands| hands.stop(&self.engine));
+        } else {
+            // In a child of a fork there are no such threads, and other memory may lie where the pool's is.
+            core::mem::forget(hands);
+            core::mem::forget(Arc::clone(&self.engine));
+        }
+    }
+}
+
+/// The whole pages that bytes lie in.
+pub(super) fn pages(addr: usize, len: usize) -> Range<usize> {
+    addr / PAGE_BYTES * PAGE_BYTES..(addr + len).next_multiple_of(PAGE_BYTES)
+}
+
+fn refused(e: Refused) -> AllocError {
+    match e {
+        Refused::Full => AllocError::Full,
+        Refused::NoSpace | Refused::NotManaged => AllocError::AddressSpace,
+        Refused::Kernel(e) => AllocError::Kernel(e),
+    }
+}

@@ -1,0 +1,332 @@
+//! Pools on the real kernel, in this process. Needs permission for userfaultfd and says so.
+
+#![expect(unsafe_code, reason = "forks, to see what a child has of a pool")]
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use weir::{Advice, AllocError, BuildError, MemoryError, PinError, Pool, RangeError, Region, WeirVec};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+fn pool(mib: usize) -> Pool {
+    Pool::builder().memory(mib * MIB).build().expect("userfaultfd: run as root or see `weir doctor`")
+}
+
+fn byte(i: usize) -> u8 {
+    ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Fills a region with bytes that hardly compress, a few in each page.
+fn fill(region: &mut [u8]) {
+    for (i, b) in region.iter_mut().enumerate().step_by(61) {
+        *b = byte(i);
+    }
+}
+
+fn wrong(region: &[u8]) -> usize {
+    region.iter().enumerate().step_by(61).filter(|(i, b)| **b != byte(*i)).count()
+}
+
+#[test]
+fn data_of_three_budgets_keeps_every_byte_within_the_budget() {
+    let pool = pool(16);
+    let mut region = pool.alloc(48 * MIB).unwrap();
+    assert_eq!((region.len(), region.as_ptr() as usize % (256 << 10)), (48 * MIB, 0));
+    fill(&mut region);
+    for pass in 0..2 {
+        assert_eq!(wrong(&region), 0, "pass {pass}");
+        let stats = pool.stats();
+        assert!(stats.ram <= 16 * MIB as u64 && stats.data >= 48 * MIB as u64, "{stats:?}");
+        assert!(stats.compressed + stats.swapped > 0, "nothing ever left: {stats:?}");
+    }
+    drop(region);
+    assert_eq!(pool.stats().data, 0);
+}
+
+#[test]
+fn two_pools_keep_two_budgets() {
+    let (small, large) = (pool(8), pool(24));
+    let (mut a, mut b) = (small.alloc(24 * MIB).unwrap(), large.alloc(24 * MIB).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| fill(&mut a));
+        fill(&mut b);
+    });
+    for _ in 0..2 {
+        assert_eq!((wrong(&a), wrong(&b)), (0, 0));
+        let (s, l) = (small.stats(), large.stats());
+        assert!(s.ram <= 8 * MIB as u64 && l.ram <= 24 * MIB as u64, "{s:?} {l:?}");
+        assert!(l.ram > 12 * MIB as u64, "the larger one has what the smaller one has not: {l:?}");
+    }
+    // One goes; the other works on.
+    drop((small, a));
+    assert_eq!(wrong(&b), 0);
+}
+
+#[test]
+fn system_calls_read_and_write_what_is_out() {
+    let pool = pool(8);
+    let mut region = pool.alloc(16 * MIB).unwrap();
+    fill(&mut region);
+    region.advise(.., Advice::Cold).unwrap();
+    let path = std::env::temp_dir().join(format!("weir-library-{}", std::process::id()));
+    let mut file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file.write_all(&region).unwrap();
+    region.fill(0);
+    region.advise(.., Advice::Cold).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_exact(&mut region).unwrap();
+    assert_eq!(wrong(&region), 0);
+}
+
+#[test]
+fn threads_use_one_region_and_another_thread_drops_it() {
+    let pool = pool(8);
+    let mut region = pool.alloc(24 * MIB).unwrap();
+    let parts = region.chunks_mut(6 * MIB);
+    std::thread::scope(|scope| parts.for_each(|part| drop(scope.spawn(|| fill(part)))));
+    std::thread::scope(|scope| {
+        for part in region.chunks(6 * MIB) {
+            scope.spawn(move || assert!(part.iter().any(|b| *b != 0)));
+        }
+    });
+    std::thread::spawn(move || drop(region)).join().unwrap();
+    assert_eq!(pool.stats().data, 0);
+}
+
+#[test]
+fn a_region_changes_its_length_and_keeps_its_bytes() {
+    let pool = pool(8);
+    let mut region = pool.alloc(12 * MIB).unwrap();
+    fill(&mut region);
+    region.resize(30 * MIB).unwrap();
+    assert_eq!((region.len(), wrong(&region[..12 * MIB])), (30 * MIB, 0));
+    assert!(region[12 * MIB..].iter().step_by(61).all(|b| *b == 0));
+    // What was cut off within a page does not come back.
+    region.fill(7);
+    region.resize(5 * PAGE + 10).unwrap();
+    region.resize(8 * PAGE).unwrap();
+    assert!(region[..5 * PAGE + 10].iter().all(|b| *b == 7));
+    assert!(region[5 * PAGE + 10..].iter().all(|b| *b == 0));
+    assert_eq!(region.resize(0), Err(AllocError::Empty));
+    assert_eq!(region.resize(usize::MAX), Err(AllocError::Overflow));
+    assert_eq!((region.len(), region[0]), (8 * PAGE, 7));
+}
+
+#[test]
+fn a_vector_grows_beyond_the_budget() {
+    let pool = pool(8);
+    let mut numbers: WeirVec<u64> = WeirVec::new(&pool);
+    assert!(numbers.is_empty() && numbers.region().is_none() && numbers.capacity() == 0);
+    const COUNT: u64 = (16 << 20) / 8;
+    for i in 0..COUNT {
+        numbers.push(i * i).unwrap();
+    }
+    numbers.extend_from_slice(&[1, 2, 3]).unwrap();
+    assert!(numbers[..COUNT as usize].iter().enumerate().all(|(i, n)| *n == (i * i) as u64));
+    assert_eq!(numbers[COUNT as usize..], [1, 2, 3]);
+    numbers.truncate(2);
+    assert_eq!(numbers[..], [0, 1]);
+    let zeros: WeirVec<[f64; 3]> = WeirVec::zeroed(&pool, 1000).unwrap();
+    assert!(zeros.len() == 1000 && zeros.iter().all(|row| row == &[0.0; 3]));
+    let none: WeirVec<u8> = WeirVec::zeroed(&pool, 0).unwrap();
+    assert!(none.is_empty());
+    assert_eq!(WeirVec::<u64>::zeroed(&pool, usize::MAX / 4).unwrap_err(), AllocError::Overflow);
+    assert_eq!(numbers.reserve_to(usize::MAX / 16), Err(AllocError::AddressSpace));
+    assert_eq!(numbers[..], [0, 1], "as before");
+}
+
+#[test]
+fn pins_say_what_is_free_and_overlapping_ones_end_with_the_last() {
+    let pool = pool(16);
+    let mut region = pool.alloc(32 * MIB).unwrap();
+    fill(&mut region);
+    let refused = region.pin(..).unwrap_err();
+    let PinError::Full { wanted, free } = refused else { panic!("{refused:?}") };
+    assert_eq!(wanted, 32 * MIB as u64);
+    assert!(free > 4 * MIB as u64 && free <= 8 * MIB as u64, "{free}");
+    assert!(refused.to_string().contains(&format!("{free} bytes are free")), "{refused}");
+    let first = region.pin(100..2 * MIB).unwrap();
+    assert_eq!((first.bytes(), pool.stats().pinned), (2 * MIB, 2 * MIB as u64));
+    let second = region.pin(MIB..3 * MIB).unwrap();
+    assert_eq!(pool.stats().pinned, 3 * MIB as u64);
+    assert_eq!(region.resize(MIB), Err(AllocError::Pinned));
+    assert_eq!(region.discard(..5000), Err(RangeError::Pinned));
+    region[0] = 1; // a guard borrows nothing
+    drop(first);
+    assert_eq!(pool.stats().pinned, 2 * MIB as u64, "the second guard holds what both held");
+    region.discard(..MIB).unwrap();
+    // The region goes first: its pins go with it, and the guard knows.
+    drop(region);
+    assert_eq!(pool.stats().pinned, 0);
+    let other = pool.alloc(4 * MIB).unwrap();
+    let third = other.pin(..).unwrap();
+    drop(second);
+    assert_eq!((pool.stats().pinned, third.bytes()), (4 * MIB as u64, 4 * MIB));
+}
+
+#[test]
+fn discarded_bytes_are_zeros_and_advice_changes_none() {
+    let pool = pool(8);
+    let mut region = pool.alloc(16 * MIB).unwrap();
+    region.fill(9);
+    let before = pool.stats().data;
+    region.discard(10..8 * MIB + 10).unwrap();
+    assert!(region[..10].iter().all(|b| *b == 9) && region[10..8 * MIB + 10].iter().all(|b| *b == 0));
+    assert!(region[8 * MIB + 10..].iter().all(|b| *b == 9));
+    region.discard(..).unwrap();
+    assert!(pool.stats().data < before / 2);
+    fill(&mut region);
+    for advice in [Advice::Random, Advice::Cold, Advice::Sequential, Advice::WillNeed, Advice::Normal] {
+        region.advise(5..12 * MIB, advice).unwrap();
+        assert_eq!(wrong(&region), 0, "{advice:?}");
+    }
+    region.prefetch(MIB..2 * MIB).unwrap();
+    region.advise(7..7, Advice::Cold).unwrap();
+}
+
+#[test]
+fn ranges_outside_of_a_region_are_refused_with_what_is_there() {
+    let pool = pool(8);
+    let mut region = pool.alloc(10_000).unwrap();
+    let outside = |start, end| RangeError::Outside { start, end, len: 10_000 };
+    assert_eq!(region.prefetch(9_999..10_001), Err(outside(9_999, 10_001)));
+    assert_eq!(region.advise(10_001.., Advice::Cold), Err(outside(10_001, 10_000)));
+    assert_eq!(region.discard(..=10_000), Err(outside(0, 10_001)));
+    let most = (0, usize::MAX);
+    assert_eq!(region.prefetch(..=usize::MAX).unwrap_err(), outside(most.0, most.1));
+    #[expect(clippy::reversed_empty_ranges, reason = "as a caller may have it wrong")]
+    let backwards = 5..4;
+    assert_eq!(region.pin(backwards).unwrap_err(), PinError::Range(outside(5, 4)));
+}
+
+#[test]
+fn what_cannot_be_had_is_a_typed_error() {
+    let refused = |memory: &str, swap: &str| Pool::builder().memory(memory).swap(swap).build().unwrap_err();
+    assert!(matches!(refused("1M", "none"), BuildError::Setting { .. }));
+    assert!(matches!(refused("8M", "/nowhere/at/all"), BuildError::Swap(_)));
+    assert!(matches!(refused("8M", "/dev/shm"), BuildError::Swap(_)), "in RAM it would be no help");
+    assert_eq!(Pool::builder().set("fork", "copy").build().unwrap_err(), BuildError::Unknown("fork".into()));
+    let pool = pool(8);
+    assert_eq!(pool.alloc(0).unwrap_err(), AllocError::Empty);
+    assert_eq!(pool.alloc(usize::MAX).unwrap_err(), AllocError::Overflow);
+    assert_eq!(pool.alloc(4 << 40).unwrap_err(), AllocError::AddressSpace);
+    assert_eq!(
+        pool.set_memory(0u64).unwrap_err().to_string(),
+        "0 bytes are not within 8388608 and 8388608 bytes"
+    );
+    assert!(matches!(pool.set_memory("16M"), Err(MemoryError::Bounds { .. })));
+    assert!(matches!(pool.set_memory("lots"), Err(MemoryError::Size { .. })));
+}
+
+#[test]
+fn the_budget_follows_set_memory() {
+    let pool = pool(32);
+    let mut region = pool.alloc(40 * MIB).unwrap();
+    fill(&mut region);
+    pool.set_memory("12MiB").unwrap();
+    assert_eq!(pool.stats().memory, 12 * MIB as u64);
+    // Frames leave as others come in.
+    assert_eq!((wrong(&region), wrong(&region)), (0, 0));
+    assert!(pool.stats().ram <= 12 * MIB as u64, "{:?}", pool.stats());
+    pool.set_memory("32MiB").unwrap();
+    assert_eq!(wrong(&region), 0);
+    assert!(pool.stats().ram > 16 * MIB as u64, "{:?}", pool.stats());
+}
+
+#[test]
+fn without_a_swap_file_a_full_pool_gives_nothing_new() {
+    let pool = Pool::builder().memory("8MiB").swap("none").build().unwrap();
+    let mut regions: Vec<Region> = Vec::new();
+    let refused = (0..64).find_map(|n| {
+        let mut region = match pool.alloc(512 << 10) {
+            Ok(region) => region,
+            Err(e) => return Some(e),
+        };
+        region.iter_mut().enumerate().for_each(|(i, b)| *b = byte(i * 7 + n));
+        regions.push(region);
+        None
+    });
+    assert_eq!(refused, Some(AllocError::Full));
+    regions.clear();
+    assert!(pool.alloc(512 << 10).is_ok());
+}
+
+/// What a process has of the kernel: MiB of addresses, descriptors, threads.
+fn holdings() -> [usize; 3] {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').next().unwrap().parse().unwrap();
+    let count = |folder: &str| std::fs::read_dir(Path::new("/proc/self").join(folder)).unwrap().count();
+    [pages * PAGE / MIB, count("fd"), count("task")]
+}
+
+/// In a process of its own: the other tests make and drop pools meanwhile.
+#[test]
+fn a_pool_that_is_gone_leaves_nothing_behind() {
+    alone("leaves_nothing", || {
+        drop(pool(8)); // what is made once for the process is there from now on
+        let before = holdings();
+        for _ in 0..5 {
+            let pool = pool(8);
+            let mut region = pool.alloc(16 * MIB).unwrap();
+            fill(&mut region);
+            let during = holdings();
+            assert!(during.iter().zip(before).all(|(now, then)| *now > then), "{during:?} {before:?}");
+            drop(pool);
+            assert_eq!(wrong(&region), 0, "the region keeps the pool");
+        }
+        assert_eq!(holdings(), before);
+    });
+}
+
+#[test]
+fn a_forked_child_has_nothing_of_the_pool_and_the_parent_all() {
+    alone("forks", || {
+        let pool = pool(8);
+        let mut region = pool.alloc(16 * MIB).unwrap();
+        fill(&mut region);
+        let child = |f: &dyn Fn() -> bool| {
+            // SAFETY: the child reads memory and asks the pool, and ends by `_exit`.
+            match unsafe { libc::fork() } {
+                // SAFETY: ends the child.
+                0 => unsafe { libc::_exit(if f() { 0 } else { 1 }) },
+                pid => {
+                    let mut status = 0;
+                    // SAFETY: writes the live status.
+                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    status
+                }
+            }
+        };
+        let refused = || {
+            pool.alloc(1).unwrap_err() == AllocError::Forked
+                && region.prefetch(..).unwrap_err() == RangeError::Forked
+                && region.pin(..).unwrap_err() == PinError::Range(RangeError::Forked)
+                && pool.set_memory("8M").unwrap_err() == MemoryError::Forked
+                && pool.stats().memory == 8 * MIB as u64
+        };
+        assert_eq!(child(&refused), 0);
+        let status = child(&|| region[12 * MIB] == 0);
+        assert_eq!((libc::WIFSIGNALED(status), libc::WTERMSIG(status)), (true, libc::SIGSEGV));
+        assert!(std::process::Command::new("true").status().unwrap().success());
+        assert_eq!(wrong(&region), 0);
+    });
+}
+
+/// Runs a part of a test in this binary started anew, with that test alone.
+fn alone(name: &str, f: impl FnOnce()) {
+    const WHICH: &str = "WEIR_LIBRARY_TEST";
+    if std::env::var_os(WHICH).is_some_and(|which| which == name) {
+        return f();
+    }
+    let test = std::thread::current().name().expect("tests have names").to_owned();
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", &test, "--nocapture"]).env(WHICH, name).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
