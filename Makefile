@@ -52,7 +52,7 @@ ablate: ## leave out every rule in turn and measure what that costs; it says how
 		--page docs/experiments/ablation.md $(ARGS)
 
 build: $(NOTICES) ## build the release binaries into target/release
-	cargo build --release -p weir-cli -p weir-preload
+	cargo build --release -p weir-cli -p weir-preload -p weir-c
 
 licences: $(NOTICES) ## collect the licences of all that is linked, from the sources of the crates
 

@@ -6,8 +6,9 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}"
 export BUILD SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 
-# The oldest glibc that has all that the binary and the library ask for: "2.34".
-glibc=$(objdump -T "$BUILD/weir" "$BUILD/libweir_preload.so" | grep -o 'GLIBC_2\.[0-9.]*' | sort -uV |
+# The oldest glibc that has all that the binary and the libraries ask for: "2.34".
+glibc=$(objdump -T "$BUILD/weir" "$BUILD/libweir_preload.so" "$BUILD/libweir_c.so" |
+    grep -o 'GLIBC_2\.[0-9.]*' | sort -uV |
     tail -n 1 | sed 's/GLIBC_//')
 
 # A tree in which the package is put together.

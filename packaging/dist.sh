@@ -14,7 +14,7 @@ BUILD=$CARGO_TARGET_DIR/release
 export RUSTFLAGS CFLAGS CARGO_TARGET_DIR BUILD
 make build deb wheel
 
-for file in "$BUILD/weir" "$BUILD/libweir_preload.so"; do
+for file in "$BUILD/weir" "$BUILD/libweir_preload.so" "$BUILD/libweir_c.so"; do
     if strings "$file" | grep -F -e "$here/" -e "$sources/" -e "$HOME/"; then
         echo "dist.sh: the paths above are in $file" >&2
         exit 1

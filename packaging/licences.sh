@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 
 cargo metadata --locked --format-version 1 --filter-platform "$host" |
     grep -o '"manifest_path":"[^"]*"' | sed 's/.*:"//; s|Cargo.toml"$||' >"$folder/paths"
-cargo tree --locked -p weir-cli -p weir-preload -e normal,no-proc-macro --prefix none -f '{p}' |
+cargo tree --locked -p weir-cli -p weir-preload -p weir-c -e normal,no-proc-macro --prefix none -f '{p}' |
     awk '$3 !~ /^\(\// && NF { sub(/^v/, "", $2); print $1, $2 }' | LC_ALL=C sort -u >"$folder/crates"
 
 while read -r name version; do

@@ -23,6 +23,11 @@ MIB = 1 << 20
 # The tree that `make install` makes, below PREFIX.
 TREE = """
 bin/weir
+include/weir.h
+lib/libweir.a
+lib/libweir.so
+lib/libweir.so.0
+lib/pkgconfig/weir.pc
 lib/weir/libweir_preload.so
 share/bash-completion/completions/weir
 share/doc/weir/CHANGELOG.md
@@ -115,11 +120,28 @@ def the_installed_tree_is_complete_and_works_from_anywhere(folder):
 
 def binary_and_library_are_stripped_and_small(folder):
     usr = installed(folder)
-    for name in ("bin/weir", "lib/weir/libweir_preload.so"):
+    for name in ("bin/weir", "lib/weir/libweir_preload.so", "lib/libweir.so"):
         path = usr / name
         assert path.stat().st_size < 4 * MIB, f"{name}: {path.stat().st_size} bytes"
         sections = told(["readelf", "--wide", "--section-headers", path])
         assert ".debug_info" not in sections and ".symtab" not in sections, f"{name} is not stripped"
+
+
+def the_c_library_is_where_its_description_says(folder):
+    usr = installed(folder)
+    (folder / "usr").rename(folder / "moved")
+    lines = (folder / "moved/lib/pkgconfig/weir.pc").read_text().splitlines()
+    said = dict(line.split(": ", 1) for line in lines if ": " in line)
+    version = told([WEIR, "version"])
+    assert said["Name"] == "weir" and said["Version"] in version, f"{said} {version}"
+    prefix = str(folder / "moved/lib/pkgconfig/../..")
+    words = [word for key in ("Cflags", "Libs") for word in said[key].replace("${prefix}", prefix).split()]
+    guide = re.search(r"```c\n(.*?)```", (ROOT / "docs/c.md").read_text(), re.S).group(1)
+    (folder / "guide.c").write_text(guide)
+    told(["cc", "-o", folder / "guide", folder / "guide.c", *words])
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder / "moved/lib")}
+    assert " MiB of data in " in told([folder / "guide"], env=env)
+    assert not usr.exists()
 
 
 def every_command_has_a_manual_page_that_can_be_shown(folder):
@@ -335,6 +357,7 @@ def the_systemd_units_are_accepted(folder):
 CHECKS = [
     the_installed_tree_is_complete_and_works_from_anywhere,
     binary_and_library_are_stripped_and_small,
+    the_c_library_is_where_its_description_says,
     every_command_has_a_manual_page_that_can_be_shown,
     completions_are_programs_of_their_shells,
     licences_of_all_that_is_linked_are_there,

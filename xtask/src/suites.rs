@@ -54,7 +54,8 @@ macro_rules! tests {
 }
 
 const KERNEL_TESTS: &[&str] = tests!("--test", "kernel");
-const RELEASE_BUILD: &[&str] = &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload"];
+const RELEASE_BUILD: &[&str] =
+    &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload", "-p", "weir-c"];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
 /// A real swap file under a small pool, with either pager and either way of I/O.
@@ -121,6 +122,8 @@ const PACKAGES: &[Need] = &[
     Need::Tool("mmdebstrap", "mmdebstrap"),
     Need::Tool("unshare", "util-linux"),
     Need::Tool("strip", "binutils"),
+    Need::Tool("cc", "gcc"),
+    Need::Userfaultfd,
     Need::Tool("man", "man-db"),
     Need::Tool("systemd-analyze", "systemd"),
 ];
@@ -190,6 +193,21 @@ const SUITES: &[Suite] = &[
         env: &[],
         needs: KERNEL,
         tests_min: 16,
+        minutes_max: 5,
+    },
+    // With sanitizers too.
+    Suite {
+        name: "c-library",
+        command: &["python3", "tests/programs/c_library.py"],
+        env: &[],
+        needs: &[
+            Need::Userfaultfd,
+            Need::Tool("python3", "python3"),
+            Need::Tool("cc", "gcc"),
+            Need::Tool("c++", "g++"),
+            Need::Tool("nm", "binutils"),
+        ],
+        tests_min: 6,
         minutes_max: 5,
     },
     plain("swap-file", tests!("--test", "swap_file"), 6, 10),
@@ -414,7 +432,7 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/packages.py"],
         env: &[],
         needs: PACKAGES,
-        tests_min: 14,
+        tests_min: 15,
         minutes_max: 5,
     },
     Suite {

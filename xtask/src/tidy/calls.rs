@@ -69,7 +69,7 @@ const BANS: &[Ban] = &[
 ];
 
 /// Where `unsafe` is at home.
-const UNSAFE_HOMES: &[&str] = &["crates/weir-os/", "crates/weir-preload/"];
+const UNSAFE_HOMES: &[&str] = &["crates/weir-os/", "crates/weir-preload/", "crates/weir-c/"];
 /// Where a single site may have it, with `#[expect(unsafe_code, reason = "...")]`.
 const UNSAFE_SITES: &[&str] = &["crates/weir/"];
 /// The expectation stands at most so many lines above its site.

@@ -1,0 +1,288 @@
+//! Weir as a C library: the functions of `include/weir.h`, over the pools of the crate `weir`.
+//!
+//! A pool has a table of its memory by address, because that is what C programs have of it.
+
+mod answer;
+mod table;
+
+use answer::{answer, of_alloc, of_build, of_memory, of_pin, of_range, text_of};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use table::Table;
+use weir::{Advice, PinError, Pool};
+
+/// What a `weir_pool` is.
+#[derive(Debug)]
+pub struct WeirPool {
+    pool: Pool,
+    table: Table,
+}
+
+/// `weir_pool_stats` of the header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WeirStats {
+    memory: u64,
+    ram: u64,
+    data: u64,
+    compressed: u64,
+    swapped: u64,
+    swap_free: u64,
+    pinned: u64,
+    faults: u64,
+    waited_ns: u64,
+}
+
+/// `WEIR_DISCARD` of the header.
+const DISCARD: c_int = 5;
+
+/// The value of an enumerator of the header.
+fn advice(number: c_int) -> Option<Advice> {
+    let known = [Advice::Normal, Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::Cold];
+    usize::try_from(number).ok().and_then(|n| known.get(n).copied())
+}
+
+/// A text of the caller's; `None` for NULL, an error where it is not UTF-8.
+///
+/// # Safety
+/// - NULL, or a text with a NUL at its end.
+unsafe fn text<'a>(at: *const c_char) -> Result<Option<&'a str>, c_int> {
+    if at.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { CStr::from_ptr(at) }.to_str().map(Some).map_err(|_| libc::EINVAL)
+}
+
+/// A pool of the caller's.
+///
+/// # Safety
+/// - NULL, or a pool of `weir_pool_new` that has not been ended.
+unsafe fn pool<'a>(at: *const WeirPool) -> Result<&'a WeirPool, c_int> {
+    // SAFETY: passed on to the caller.
+    unsafe { at.as_ref() }.ok_or(libc::EINVAL)
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or valid pointers: a place for a pointer, texts with a NUL at their ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_new(
+    out: *mut *mut WeirPool,
+    memory: *const c_char,
+    swap: *const c_char,
+) -> c_int {
+    answer(|| {
+        if out.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's texts.
+        let (memory, swap) = unsafe { (text(memory)?, text(swap)?) };
+        let builder = memory.into_iter().fold(Pool::builder(), |builder, size| builder.memory(size));
+        let builder = swap.into_iter().fold(builder, |builder, place| builder.swap(place));
+        let pool = builder.build().map_err(|e| of_build(&e))?;
+        let made = Box::new(WeirPool { pool, table: Table::default() });
+        // SAFETY: a valid place of the caller's.
+        unsafe { out.write(Box::into_raw(made)) };
+        Ok(())
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL, or a pool that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free(at: *mut WeirPool) -> c_int {
+    answer(|| {
+        if at.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a live pool.
+        if !unsafe { pool(at) }?.table.is_empty() {
+            return Err(libc::EBUSY);
+        }
+        // SAFETY: from the box in `weir_pool_new`; the caller gives it up.
+        drop(unsafe { Box::from_raw(at) });
+        Ok(())
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or a live pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_set_memory(at: *mut WeirPool, bytes: u64) -> c_int {
+    // SAFETY: passed on to the caller.
+    answer(|| unsafe { pool(at) }?.pool.set_memory(bytes).map_err(|e| of_memory(&e)))
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or valid pointers: a live pool, a place for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_alloc(at: *mut WeirPool, len: usize, out: *mut *mut c_void) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        if out.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let region = owner.pool.alloc(len).map_err(of_alloc)?;
+        let addr = owner.table.add(region);
+        // SAFETY: a valid place of the caller's.
+        unsafe { out.write(addr as *mut c_void) };
+        Ok(())
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or a live pool, and memory that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_free(at: *mut WeirPool, memory: *mut c_void) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        if memory.is_null() || owner.table.remove(memory as usize) {
+            return Ok(());
+        }
+        #[cfg(debug_assertions)]
+        {
+            eprintln!("weir: weir_free of {memory:p}, where nothing of this pool begins: freed twice?");
+            std::process::abort();
+        }
+        #[cfg(not(debug_assertions))]
+        Err(libc::EINVAL)
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or valid pointers: a live pool, the place of a pointer to memory that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_resize(at: *mut WeirPool, memory: *mut *mut c_void, len: usize) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        if memory.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: a valid place of the caller's.
+        let before = unsafe { memory.read() } as usize;
+        let after = owner.table.resize(before, len)?;
+        // SAFETY: as above.
+        unsafe { memory.write(after as *mut c_void) };
+        Ok(())
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or a live pool; what is discarded nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_advise(
+    at: *mut WeirPool,
+    memory: *mut c_void,
+    len: usize,
+    how: c_int,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        owner.table.with(memory as usize, len, |region, range| match advice(how) {
+            Some(advice) => region.advise(range, advice).map_err(of_range),
+            None if how == DISCARD => region.discard(range).map_err(of_range),
+            None => Err(libc::EINVAL),
+        })
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or valid pointers: a live pool, a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pin(
+    at: *mut WeirPool,
+    memory: *const c_void,
+    len: usize,
+    free: *mut u64,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        owner.table.pin(memory as usize, len).map_err(|e| {
+            if let (false, Ok(PinError::Full { free: bytes, .. })) = (free.is_null(), &e) {
+                // SAFETY: a valid place of the caller's.
+                unsafe { free.write(*bytes) };
+            }
+            e.map_or_else(|errno| errno, |e| of_pin(&e))
+        })
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or a live pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_unpin(at: *mut WeirPool, memory: *const c_void, len: usize) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        if owner.table.unpin(memory as usize, len) { Ok(()) } else { Err(libc::EINVAL) }
+    })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or valid pointers: a live pool, `size` bytes for the values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_stats(at: *const WeirPool, out: *mut WeirStats, size: usize) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's pool.
+        let owner = unsafe { pool(at) }?;
+        if out.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let s = owner.pool.stats();
+        let stats = WeirStats {
+            memory: s.memory,
+            ram: s.ram,
+            data: s.data,
+            compressed: s.compressed,
+            swapped: s.swapped,
+            swap_free: s.swap_free,
+            pinned: s.pinned,
+            faults: s.faults,
+            waited_ns: s.waited_ns,
+        };
+        let known = size_of::<WeirStats>().min(size);
+        // SAFETY: `size` bytes of the caller's; a structure of words has no gaps.
+        unsafe {
+            out.cast::<u8>().write_bytes(0, size);
+            core::ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast::<u8>(), known);
+        }
+        Ok(())
+    })
+}
+
+/// As `weir.h` says.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_strerror(error: c_int) -> *const c_char {
+    text_of(error).as_ptr()
+}
+
+/// As `weir.h` says.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
