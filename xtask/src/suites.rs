@@ -192,7 +192,7 @@ const SUITES: &[Suite] = &[
         command: tests!("--test", "library", "--examples"),
         env: &[],
         needs: KERNEL,
-        tests_min: 16,
+        tests_min: 19,
         minutes_max: 5,
     },
     // With sanitizers too.

@@ -15,7 +15,7 @@ pub fn of_build(e: &BuildError) -> c_int {
         BuildError::Userfaultfd(_) => libc::EPERM,
         BuildError::Swap(_) => libc::ENOSPC,
         BuildError::Start(_) => libc::ENOMEM,
-        BuildError::Thread(_) => libc::EAGAIN,
+        BuildError::Signals(_) | BuildError::Thread(_) => libc::EAGAIN,
     }
 }
 

@@ -6,6 +6,9 @@ use crate::sys::{Errno, gettid, syscall};
 /// A set of signals, bit `signal - 1`.
 pub type Mask = u64;
 
+/// What comes with a signal, and the context of the interrupted thread.
+pub use libc::{SIGBUS, siginfo_t as Info, ucontext_t as Context};
+
 /// How a mask is changed: set as a whole.
 pub const SIG_SETMASK: i32 = libc::SIG_SETMASK;
 
@@ -63,6 +66,79 @@ pub unsafe fn swap(signal: i32, new: Option<&Action>) -> Result<Action, Errno> {
     // SAFETY: live structs of the kernel's layout; the rest is the caller's.
     unsafe { syscall(libc::SYS_rt_sigaction, [signal as usize, new, old_at, 8, 0, 0])? };
     Ok(old)
+}
+
+/// What was set for a signal before [`take_over`].
+#[derive(Clone, Copy)]
+pub struct Previous(libc::sigaction);
+
+impl core::fmt::Debug for Previous {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Previous").field(&self.0.sa_sigaction).finish()
+    }
+}
+
+/// Installs a handler with every signal blocked, on the alternate stack where a thread has one. By libc's
+/// function: whoever looks after handlers through it hears of it.
+///
+/// # Safety
+/// - the handler must be fit to interrupt the program anywhere.
+pub unsafe fn take_over(signal: i32, handler: Handler) -> Result<Previous, Errno> {
+    // SAFETY: plain data, valid when zero; the calls fill the live structures; the rest is the caller's.
+    unsafe {
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = core::mem::zeroed();
+        new.sa_sigaction = handler as usize;
+        new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigfillset(&mut new.sa_mask);
+        if libc::sigaction(signal, &new, &mut old) != 0 {
+            return Err(Errno(*libc::__errno_location()));
+        }
+        Ok(Previous(old))
+    }
+}
+
+impl Previous {
+    /// In the handler that took its place: has the one before it deal with the signal, with the mask that it
+    /// asked for. Where there was none the default action is back, and the access that is tried again has
+    /// it.
+    ///
+    /// # Safety
+    /// - `info` and `context` are what the kernel passed to the calling handler.
+    pub unsafe fn deliver(&self, number: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+        let handler = self.0.sa_sigaction;
+        // SAFETY: the kernel's live structures; a handler of the program's, called as the kernel would.
+        unsafe {
+            if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+                if (*info).si_code > 0 {
+                    let _ = swap(number, Some(&Action::default()));
+                } else if handler == libc::SIG_DFL {
+                    let _ = swap(number, Some(&Action::default()));
+                    raise(number); // waits until the calling handler returns
+                }
+                return;
+            }
+            let own = if self.0.sa_flags & libc::SA_NODEFER == 0 { bit(number) } else { 0 };
+            let [interrupted, wanted] = [&raw const (*context).uc_sigmask, &raw const self.0.sa_mask];
+            let mask = interrupted.cast::<Mask>().read() | wanted.cast::<Mask>().read() | own;
+            let all = change_mask(SIG_SETMASK, Some(mask)).unwrap_or(!0);
+            if self.0.sa_flags & libc::SA_SIGINFO != 0 {
+                core::mem::transmute::<usize, Handler>(handler)(number, info, context);
+            } else {
+                core::mem::transmute::<usize, extern "C" fn(i32)>(handler)(number);
+            }
+            let _ = change_mask(SIG_SETMASK, Some(all));
+        }
+    }
+}
+
+/// The address of an access to a page that a userfaultfd says is missing, if that is what a SIGBUS is about.
+///
+/// # Safety
+/// - `info` is what the kernel passed to the handler.
+pub unsafe fn missing_page(info: *const libc::siginfo_t) -> Option<usize> {
+    const BUS_ADRERR: i32 = 2;
+    // SAFETY: the kernel's live structure; the address is set for this code.
+    unsafe { ((*info).si_code == BUS_ADRERR).then(|| (*info).si_addr() as usize) }
 }
 
 /// Changes the calling thread's mask as `how` says (`SIG_BLOCK`, ...); `None` only asks. Returns

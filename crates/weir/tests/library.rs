@@ -63,15 +63,98 @@ fn two_pools_keep_two_budgets() {
     assert_eq!(wrong(&b), 0);
 }
 
+fn inline_pool(mib: usize) -> Pool {
+    Pool::builder().memory(mib * MIB).set("faults", "inline").build().unwrap()
+}
+
+#[test]
+fn pools_of_both_ways_to_resolve_faults_live_in_one_process() {
+    let (inline, thread) = (inline_pool(8), pool(16));
+    let (mut a, mut b) = (inline.alloc(24 * MIB).unwrap(), thread.alloc(24 * MIB).unwrap());
+    std::thread::scope(|scope| {
+        let (left, right) = a.split_at_mut(10 * MIB);
+        scope.spawn(|| fill(left));
+        scope.spawn(|| right.fill(3));
+        fill(&mut b);
+    });
+    for _ in 0..2 {
+        assert_eq!((wrong(&a[..10 * MIB]), wrong(&b)), (0, 0));
+        assert!(a[10 * MIB..].iter().step_by(61).all(|b| *b == 3));
+        let (i, t) = (inline.stats(), thread.stats());
+        assert!(i.ram <= 8 * MIB as u64 && t.ram <= 16 * MIB as u64, "{i:?} {t:?}");
+        assert!(i.faults > 100 && t.faults > 100, "{i:?} {t:?}");
+    }
+}
+
+#[test]
+fn inline_faults_leave_system_calls_to_pins() {
+    let pool = inline_pool(8);
+    let mut region = pool.alloc(16 * MIB).unwrap();
+    fill(&mut region);
+    region.advise(.., Advice::Cold).unwrap();
+    let mut null = std::fs::File::open("/dev/zero").unwrap();
+    let refused = null.read(&mut region[..MIB]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFAULT), "never other bytes");
+    let pinned = region.pin(..MIB).unwrap();
+    null.read_exact(&mut region[..MIB]).unwrap();
+    drop(pinned);
+    assert!(region[..MIB].iter().all(|b| *b == 0) && region[MIB..].iter().any(|b| *b != 0));
+}
+
+/// The handler that a test sets before its first pool; it mends what was wrong.
+extern "C" fn mend(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's structure; the page of a mapped file behind the file's end becomes plain memory.
+    unsafe {
+        let at = ((*info).si_addr() as usize & !(PAGE - 1)) as *mut libc::c_void;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        libc::mmap(at, PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+    }
+}
+
+#[test]
+fn a_sigbus_that_is_none_of_a_pools_goes_to_whoever_had_it_before() {
+    alone("sigbus", || {
+        // SAFETY: installs the handler above; then reads a mapping of a file without a byte.
+        let read_behind_the_end = || unsafe {
+            let file = tempfile();
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+            let at = libc::mmap(core::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            at.cast::<u8>().read_volatile()
+        };
+        // SAFETY: a handler that is fit for what this test does.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = mend as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGBUS, &action, core::ptr::null_mut()), 0);
+        }
+        let pool = inline_pool(8);
+        let mut region = pool.alloc(16 * MIB).unwrap();
+        fill(&mut region);
+        assert_eq!(read_behind_the_end(), 0);
+        assert_eq!(wrong(&region), 0);
+        drop((region, pool));
+        assert_eq!(read_behind_the_end(), 0);
+    });
+}
+
+fn tempfile() -> std::fs::File {
+    static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("weir-library-{}-{number}", std::process::id()));
+    let file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
 #[test]
 fn system_calls_read_and_write_what_is_out() {
     let pool = pool(8);
     let mut region = pool.alloc(16 * MIB).unwrap();
     fill(&mut region);
     region.advise(.., Advice::Cold).unwrap();
-    let path = std::env::temp_dir().join(format!("weir-library-{}", std::process::id()));
-    let mut file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
-    std::fs::remove_file(path).unwrap();
+    let mut file = tempfile();
     file.write_all(&region).unwrap();
     region.fill(0);
     region.advise(.., Advice::Cold).unwrap();
@@ -265,10 +348,10 @@ fn holdings() -> [usize; 3] {
 #[test]
 fn a_pool_that_is_gone_leaves_nothing_behind() {
     alone("leaves_nothing", || {
-        drop(pool(8)); // what is made once for the process is there from now on
+        drop((pool(8), inline_pool(8))); // what is made once for the process is there from now on
         let before = holdings();
-        for _ in 0..5 {
-            let pool = pool(8);
+        for n in 0..6 {
+            let pool = if n % 2 == 0 { pool(8) } else { inline_pool(8) };
             let mut region = pool.alloc(16 * MIB).unwrap();
             fill(&mut region);
             let during = holdings();

@@ -7,6 +7,7 @@
 //! where that got lost, a space that an inherited filter watches is noticed and passed over.
 
 use super::inline::GateHalf;
+use crate::config::Settings;
 use crate::error::StartError;
 use crate::limits::{
     FIRST_SHARE, PLACE_BYTES, PLACES, PLACES_BYTES, PLACES_TRIED, SPACE_BYTES_MAX, SPACE_PER_BUDGET_MIN,
@@ -54,20 +55,21 @@ fn candidates(first: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Reserves as much address space as may be had with its tables and the arena beside it: less under RLIMIT_AS
-/// or strict overcommit.
+/// or strict overcommit. A pool of a program that asks for it has no system-call gate.
 pub(super) fn reserve(
-    budget: u64,
+    settings: &Settings,
     intake: Intake,
-    place: Option<u32>,
     arena_len: usize,
 ) -> Result<(Mapping, GateHalf), StartError> {
+    let budget = settings.memory;
+    let gated = if settings.embedded { Intake::Messages } else { intake };
     let mut last = Errno::ENOMEM;
-    for place in candidates(place.unwrap_or_else(choose)) {
+    for place in candidates(settings.place.unwrap_or_else(choose)) {
         let base = (range(intake) + u64::from(place) * PLACE_BYTES) as usize;
         // Before the space itself: a filter inherited from a parent under Weir lets system calls
         // about the space pass from the gate only.
         let unwatched = || GateHalf::unwatched(base, SPACE_BYTES_MAX as usize, intake);
-        let gate = match GateHalf::at(base, intake).and_then(|gate| unwatched().map(|()| gate)) {
+        let gate = match GateHalf::at(base, gated).and_then(|gate| unwatched().map(|()| gate)) {
             Ok(gate) => gate,
             Err(e) => {
                 last = e;

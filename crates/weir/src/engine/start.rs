@@ -33,18 +33,11 @@ impl Engine<KernelPager> {
         }
         rules::leave_out(settings.rules_off);
         let windows = Geometry::arena_windows(budget);
-        // With handler threads MOVE's refusal of pages that the kernel is using is needed: no pins there.
-        // Nor are there any of buffers that a ring made before the filter was there goes on using.
-        // A lift would leave pages without guards.
         let guarded = settings.pager == PagerKind::Segv;
-        let lifts = !guarded
-            && intake == Intake::InThread
-            && weir_os::mem::can_lift()
-            && !weir_os::sys::has_io_uring();
-        let lift_windows = if lifts { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
+        let lift_windows = if lifts(settings, intake) { windows.min(LIFT_WINDOWS_MAX) } else { 0 };
         let window_bytes = BLOCK_PAGES as usize * PAGE_BYTES;
         let arena_len = (windows + lift_windows) as usize * window_bytes;
-        let (space, gate) = base::reserve(budget, intake, settings.place, arena_len)?;
+        let (space, gate) = base::reserve(settings, intake, arena_len)?;
         let arena = Mapping::anon(arena_len).map_err(StartError::AddressSpace)?;
         space.name(c"weir-space");
         arena.name(c"weir-arena");
@@ -101,6 +94,17 @@ impl Engine<KernelPager> {
     pub fn workbench() -> Box<Workbench> {
         Box::new(Workbench::new())
     }
+}
+
+/// Whether page tables may be moved. With handler threads MOVE's refusal of pages that the kernel is using is
+/// needed: no pins there. Nor are there any of buffers that a ring made before the filter was there goes on
+/// using, nor in pools, which have no filter. Without userfaultfd a lift would leave pages without guards.
+fn lifts(settings: &Settings, intake: Intake) -> bool {
+    settings.pager != PagerKind::Segv
+        && intake == Intake::InThread
+        && !settings.embedded
+        && weir_os::mem::can_lift()
+        && !weir_os::sys::has_io_uring()
 }
 
 fn transfer(pager: PagerKind) -> Transfer {

@@ -15,6 +15,7 @@ const TAKEN: &[OptionId] = &[
     OptionId::Policy,
     OptionId::Codec,
     OptionId::Pager,
+    OptionId::Faults,
 ];
 
 /// Settings of a pool that is to be made; [`Pool::builder`] gives one. Variables of the environment and
@@ -48,8 +49,8 @@ impl Builder {
         self.set("swap", place)
     }
 
-    /// Another option of `weir run`, by its name and with its text: `codec`, `pager`, `policy`, `pool-max`,
-    /// `swap-encryption`, `swap-io`.
+    /// Another option of `weir run`, by its name and with its text: `codec`, `faults`, `pager`, `policy`,
+    /// `pool-max`, `swap-encryption`, `swap-io`.
     #[must_use]
     pub fn set(mut self, name: impl Into<String>, value: impl AsRef<str>) -> Builder {
         self.given.push((name.into(), value.as_ref().to_owned()));

@@ -22,7 +22,8 @@ pub enum BuildError {
     /// The kernel does not let this process open a userfaultfd that serves a handler thread.
     #[error(
         "userfaultfd is not permitted here: {0}. One of these is needed: access to /dev/userfaultfd (a group \
-         is enough), `sysctl vm.unprivileged_userfaultfd=1`, or CAP_SYS_PTRACE"
+         is enough), `sysctl vm.unprivileged_userfaultfd=1`, or CAP_SYS_PTRACE. Faults that are \
+         resolved inline need none of these"
     )]
     Userfaultfd(Errno),
     /// The swap file that was asked for.
@@ -31,6 +32,9 @@ pub enum BuildError {
     /// Everything else: address space, memory for tables.
     #[error("{0}")]
     Start(StartError),
+    /// SIGBUS cannot be had for faults that are resolved inline, or too many pools have it.
+    #[error("SIGBUS cannot be had for inline faults: {0}")]
+    Signals(Errno),
     /// The process may have no more threads.
     #[error("a thread of the pool cannot be started: {0}")]
     Thread(Errno),

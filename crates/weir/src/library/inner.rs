@@ -1,9 +1,10 @@
 //! What a pool and its regions share: the engine, its threads, and who has pinned what.
 
 use super::errors::{AllocError, BuildError, PinError, RangeError};
+use super::faults::Faults;
 use super::pins::Pins;
 use super::threads::Hands;
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::engine::Engine;
 use crate::engine::remap::Place;
 use crate::error::{Refused, StartError};
@@ -24,6 +25,8 @@ type Weir = Engine<KernelPager>;
 /// Lives as long as the pool, its regions and its guards.
 #[derive(Debug)]
 pub(super) struct Inner {
+    /// Where the threads of the program resolve their faults themselves. Goes before the engine.
+    faults: Option<Faults>,
     engine: Arc<Weir>,
     hands: Option<Hands>,
     pins: Pins,
@@ -31,10 +34,14 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn start(settings: &Settings) -> Result<Inner, BuildError> {
+        let intake = match settings.faults {
+            config::Faults::Inline => Intake::InThread,
+            config::Faults::Auto | config::Faults::Thread => Intake::Messages,
+        };
         let (engine, benches) = std::thread::scope(|scope| {
             let maker = std::thread::Builder::new().name("weir-start".into()).stack_size(MAKER_STACK_BYTES);
             let made = maker.spawn_scoped(scope, || {
-                let engine = Engine::start(settings, Intake::Messages)?;
+                let engine = Engine::start(settings, intake)?;
                 Ok::<_, StartError>((Arc::new(engine), [Weir::workbench(), Weir::workbench()]))
             });
             let made = made.map_err(|e| BuildError::Thread(Errno(e.raw_os_error().unwrap_or(0))))?;
@@ -45,8 +52,9 @@ impl Inner {
         })?;
         let kept = engine.core.pager.keep_from_children();
         kept.map_err(|e| BuildError::Start(StartError::Memory(e)))?;
+        let faults = (intake == Intake::InThread).then(|| Faults::serve(&engine)).transpose()?;
         let hands = Some(Hands::start(&engine, benches)?);
-        Ok(Inner { engine, hands, pins: Pins::default() })
+        Ok(Inner { faults, engine, hands, pins: Pins::default() })
     }
 
     /// The engine, for what only reads numbers.
@@ -177,7 +185,7 @@ impl Drop for Inner {
             hands.into_iter().for_each(|hands| hands.stop(&self.engine));
         } else {
             // In a child of a fork there are no such threads, and other memory may lie where the pool's is.
-            core::mem::forget(hands);
+            core::mem::forget((hands, self.faults.take()));
             core::mem::forget(Arc::clone(&self.engine));
         }
     }

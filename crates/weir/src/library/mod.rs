@@ -5,6 +5,7 @@
 
 mod builder;
 mod errors;
+mod faults;
 mod inner;
 mod pins;
 mod pool;

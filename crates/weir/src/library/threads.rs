@@ -1,4 +1,5 @@
-//! The two threads of a pool: one serves page faults, the other reclaims. They live as long as the pool.
+//! The two threads of a pool: one serves page faults, or fetches ahead, the other reclaims. They live as long
+//! as the pool.
 
 use super::errors::BuildError;
 use crate::engine::Engine;
@@ -7,7 +8,7 @@ use crate::sync::Ordering;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 use std::sync::{Arc, Mutex};
-use weir_os::pager::KernelPager;
+use weir_os::pager::{Intake, KernelPager};
 use weir_os::thread::{self, Thread};
 
 type Weir = Engine<KernelPager>;
@@ -43,7 +44,11 @@ impl Hands {
     /// Starts them, with workbenches made by somebody with a stack that is large enough.
     pub(super) fn start(engine: &Arc<Weir>, benches: [Box<Workbench>; 2]) -> Result<Hands, BuildError> {
         let mut all = Hands { hands: Vec::with_capacity(benches.len()) };
-        let entries: [extern "C" fn(*mut c_void) -> *mut c_void; 2] = [serve, reclaim];
+        let first = match engine.core.pager.intake() {
+            Intake::Messages => serve,
+            Intake::InThread => fetch_ahead,
+        };
+        let entries: [extern "C" fn(*mut c_void) -> *mut c_void; 2] = [first, reclaim];
         for (entry, bench) in entries.into_iter().zip(benches) {
             match Hand::start(engine, entry, bench) {
                 Ok(hand) => all.hands.push(hand),
@@ -107,6 +112,14 @@ extern "C" fn serve(arg: *mut c_void) -> *mut c_void {
     if let Ok(mut bench) = work.bench.try_lock() {
         engine.serve_faults(&mut bench, &work.leave);
     }
+    core::ptr::null_mut()
+}
+
+extern "C" fn fetch_ahead(arg: *mut c_void) -> *mut c_void {
+    let (work, engine) = work(arg);
+    thread::give_up_rights();
+    thread::set_name(c"weir-ahead");
+    engine.fetch_ahead_in_background(&work.leave);
     core::ptr::null_mut()
 }
 
