@@ -12,8 +12,8 @@
 //! [`Pool`] is where to begin. The rest is the engine, for the command and the library that it preloads, and
 //! no interface to rely on: how a page lives between RAM, a compressed pool and a swap file.
 //!
-//! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table, the frame arena and
-//! `shared`. Everything that touches the kernel or raw memory is behind `door`.
+//! A page comes in by `fault`, goes out by `reclaim`; the two meet only in the page table, the frame arena
+//! and `shared`. Everything that touches the kernel or raw memory is behind `door`.
 
 #![deny(unsafe_code)]
 
