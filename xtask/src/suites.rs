@@ -54,8 +54,19 @@ macro_rules! tests {
 }
 
 const KERNEL_TESTS: &[&str] = tests!("--test", "kernel");
-const RELEASE_BUILD: &[&str] =
-    &["cargo", "build", "--release", "-p", "weir-cli", "-p", "weir-preload", "-p", "weir-c"];
+const RELEASE_BUILD: &[&str] = &[
+    "cargo",
+    "build",
+    "--release",
+    "-p",
+    "weir-cli",
+    "-p",
+    "weir-preload",
+    "-p",
+    "weir-c",
+    "-p",
+    "weir-bench",
+];
 const MOVE: &[(&str, &str)] = &[("WEIR_PAGER", "move")];
 const COPY: &[(&str, &str)] = &[("WEIR_PAGER", "copy")];
 /// A real swap file under a small pool, with either pager and either way of I/O.

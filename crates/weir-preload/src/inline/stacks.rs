@@ -88,6 +88,15 @@ fn is_alone(stack: &libc::stack_t) -> bool {
     alone
 }
 
+/// The calling thread has no alternate stack of the program's any more: another may take its memory.
+fn give_up() {
+    let me = thread::gettid();
+    let _inside = section();
+    if let Ok(mut theirs) = THEIRS.lock() {
+        theirs.retain(|row| row.2 != me);
+    }
+}
+
 /// At the end of a handler: the interrupted thread gets an alternate stack if it has none, and if it
 /// was on a stack in managed memory, that is pinned.
 pub fn tend(engine: &Weir, context: &mut Context<'_>) {
@@ -220,8 +229,12 @@ pub fn change(wanted: Option<libc::stack_t>) -> Result<libc::stack_t, Errno> {
     if !taken() {
         // SAFETY: the program's own stack.
         let before = unsafe { signal::alternate_stack(wanted.as_ref()) }?;
-        // Handlers of ours may run on it later on.
-        wanted.iter().filter(|new| new.ss_flags & libc::SS_DISABLE == 0).for_each(|new| _ = is_alone(new));
+        match wanted {
+            // Handlers of ours may run on it later on.
+            Some(new) if new.ss_flags & libc::SS_DISABLE == 0 => _ = is_alone(&new),
+            Some(_) => give_up(),
+            None => {}
+        }
         return Ok(before);
     }
     thread::with_signals_blocked(|| {
@@ -267,7 +280,11 @@ fn change_from(
     if !disable && new.ss_size < libc::MINSIGSTKSZ {
         return Err(Errno::ENOMEM);
     }
-    if disable || new.ss_size < enough() || !is_alone(&new) {
+    let usable = !disable && new.ss_size >= enough();
+    if !usable {
+        give_up();
+    }
+    if !usable || !is_alone(&new) {
         if !hidden {
             match claim() {
                 Some((at, bytes)) => {
