@@ -99,6 +99,16 @@ static void advises_pins_and_resizes(weir_pool *pool) {
     CHECK(weir_free(pool, memory) == 0);
 }
 
+static void resolves_faults_inline(void) {
+    const char *settings[] = {"memory", "8MiB", "faults", "inline", NULL};
+    weir_pool *pool = NULL;
+    void *memory = NULL;
+    CHECK(weir_pool_new_with(&pool, settings) == 0 && weir_alloc(pool, 20 * MIB, &memory) == 0);
+    fill(memory, 20 * MIB);
+    CHECK(wrong(memory, 20 * MIB) == 0);
+    CHECK(weir_free(pool, memory) == 0 && weir_pool_free(pool) == 0);
+}
+
 static void refuses_what_is_wrong(weir_pool *pool) {
     weir_pool *none = NULL;
     void *memory = NULL;
@@ -107,6 +117,9 @@ static void refuses_what_is_wrong(weir_pool *pool) {
     CHECK(weir_pool_new(&none, "-8M", NULL) == -EINVAL && weir_pool_new(&none, "8MiB", "1K") == -EINVAL);
     CHECK(weir_pool_new(&none, "\xff", NULL) == -EINVAL);
     CHECK(weir_pool_new(&none, "8MiB", "/nowhere/at/all") == -ENOSPC && none == NULL);
+    const char *odd[] = {"memory", NULL}, *unknown[] = {"colour", "red", NULL};
+    CHECK(weir_pool_new_with(&none, odd) == -EINVAL && weir_pool_new_with(&none, unknown) == -EINVAL);
+    CHECK(weir_pool_new_with(NULL, odd) == -EINVAL && weir_pool_new_with(&none, NULL) == -EINVAL);
     CHECK(weir_pool_free(NULL) == 0);
     CHECK(weir_alloc(NULL, 1, &memory) == -EINVAL && weir_alloc(pool, 1, NULL) == -EINVAL);
     CHECK(weir_alloc(pool, 0, &memory) == -EINVAL && weir_alloc(pool, SIZE_MAX, &memory) == -EOVERFLOW);
@@ -178,6 +191,7 @@ int main(void) {
     keeps_every_byte();
     weir_pool *pool = made("8MiB");
     advises_pins_and_resizes(pool);
+    resolves_faults_inline();
     refuses_what_is_wrong(pool);
     stays_with_the_parent(pool);
     CHECK(weir_pool_free(pool) == 0);

@@ -265,6 +265,8 @@ def the_wheel_brings_the_command_into_a_clean_environment_and_goes_without_a_tra
         assert said == ["True", "True", str(python), "--memory", "x.py"], f"{words}: {said}"
     assert told([python, "-m", "weir", "run", "-q", "-m", "32M", "true", "a.py"]) == ""
     assert told([python, "-m", "weir", "version"]) == told([WEIR, "version"])
+    use = "import weir; r = weir.Pool('8MiB').region(16 << 20); r.view()[:] = bytes(16 << 20); print(len(r))"
+    assert told([python, "-c", use], cwd="/").strip() == str(16 << 20)
     told([*pip, "uninstall", "--quiet", "--yes", "weir"])
     after = [path for path in entries(venv, files_only=True) if "__pycache__" not in path]
     assert after == before, f"differs: {set(after) ^ set(before)}"

@@ -438,6 +438,15 @@ const SUITES: &[Suite] = &[
         tests_min: 0,
         minutes_max: 5,
     },
+    // After the release build and `venv`.
+    Suite {
+        name: "python-library",
+        command: &["python3", "tests/programs/python_library.py"],
+        env: &[],
+        needs: PYTHON,
+        tests_min: 8,
+        minutes_max: 3,
+    },
     Suite {
         name: "packages",
         command: &["python3", "tests/programs/packages.py"],

@@ -54,6 +54,13 @@ enum {
 int weir_pool_new(weir_pool **pool, const char *memory, const char *swap);
 
 /*
+ * The same with all settings: names and values in turn, and NULL at the end, such as {"memory", "2GiB",
+ * "faults", "inline", NULL}. docs/rust.md lists them. Errors as weir_pool_new; -EINVAL: a setting that there
+ * is not, or a name without a value.
+ */
+int weir_pool_new_with(weir_pool **pool, const char *const *settings);
+
+/*
  * Ends a pool: its threads, its RAM and its swap file go. NULL is no pool, and fine. No other thread may
  * use the pool any more. -EBUSY: some of its memory has not been given back; the pool stays as it is.
  */

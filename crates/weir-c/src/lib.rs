@@ -8,7 +8,7 @@ mod table;
 use answer::{answer, of_alloc, of_build, of_memory, of_pin, of_range, text_of};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use table::Table;
-use weir::{Advice, PinError, Pool};
+use weir::{Advice, Builder, PinError, Pool};
 
 /// What a `weir_pool` is.
 #[derive(Debug)]
@@ -80,12 +80,46 @@ pub unsafe extern "C" fn weir_pool_new(
         let (memory, swap) = unsafe { (text(memory)?, text(swap)?) };
         let builder = memory.into_iter().fold(Pool::builder(), |builder, size| builder.memory(size));
         let builder = swap.into_iter().fold(builder, |builder, place| builder.swap(place));
-        let pool = builder.build().map_err(|e| of_build(&e))?;
-        let made = Box::new(WeirPool { pool, table: Table::default() });
+        let made = made(builder)?;
         // SAFETY: a valid place of the caller's.
-        unsafe { out.write(Box::into_raw(made)) };
+        unsafe { out.write(made) };
         Ok(())
     })
+}
+
+/// As `weir.h` says.
+///
+/// # Safety
+/// - NULL or valid pointers: a place for a pointer, an array of texts with NULL at its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_new_with(
+    out: *mut *mut WeirPool,
+    settings: *const *const c_char,
+) -> c_int {
+    answer(|| {
+        if out.is_null() || settings.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let (mut builder, mut at) = (Pool::builder(), settings);
+        // SAFETY: the caller's array, read up to its first NULL.
+        while let Some(name) = unsafe { text(*at) }? {
+            // SAFETY: as above: behind a name there is a value, or the end.
+            let value = unsafe { text(*at.add(1)) }?.ok_or(libc::EINVAL)?;
+            builder = builder.set(name, value);
+            // SAFETY: the next name, or the end.
+            at = unsafe { at.add(2) };
+        }
+        let made = made(builder)?;
+        // SAFETY: a valid place of the caller's.
+        unsafe { out.write(made) };
+        Ok(())
+    })
+}
+
+/// A pool that the caller is to own.
+fn made(builder: Builder) -> Result<*mut WeirPool, c_int> {
+    let pool = builder.build().map_err(|e| of_build(&e))?;
+    Ok(Box::into_raw(Box::new(WeirPool { pool, table: Table::default() })))
 }
 
 /// As `weir.h` says.

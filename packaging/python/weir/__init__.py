@@ -1,1 +1,6 @@
-"""Weir runs programs within a hard budget of RAM: the command `weir`, and `python -m weir`."""
+"""Weir: memory larger than RAM. `Pool` has it for a program that asks for it; the command `weir`, and
+`python -m weir`, run programs that are not changed within a budget of RAM."""
+
+from ._pool import Pool, Region, Stats, WeirError
+
+__all__ = ["Pool", "Region", "Stats", "WeirError"]
