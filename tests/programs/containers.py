@@ -54,6 +54,40 @@ print(db.execute("select count(*), sum(length(b)), max(b) from t").fetchall())
 rows = db.execute("select b from t order by b desc")
 print(hashlib.sha256(b"".join(b.encode() for b, in rows)).hexdigest())
 """
+# A key store is not dumped, nor is who has changed his user; his children need their own memory all the same.
+HIDDEN = r"""
+import ctypes, hashlib, os
+kept = [b"%0400d" % i for i in range(100_000)]
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+child = os.fork()
+if child == 0:
+    kept = [row[::-1] for row in kept]
+    print(hashlib.sha256(b"".join(kept)).hexdigest(), flush=True)
+    os._exit(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+assert os.waitpid(child, 0)[1] == 0
+print(hashlib.sha256(b"".join(kept)).hexdigest())
+"""
+# What is asked for beyond a limit is refused then, not when it is used.
+LIMITED = r"""
+import hashlib, mmap, re, resource
+kept = [b"%0400d" % i for i in range(100_000)]
+status = open("/proc/self/status").read()
+now = int(re.search(r"VmData:\s+(\d+) kB", status).group(1)) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (now + (300 << 20), resource.RLIM_INFINITY))
+first = mmap.mmap(-1, 200 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+try:
+    mmap.mmap(-1, 200 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    print("was to be had")
+except OSError as refused:
+    print(refused.errno)
+whole = hashlib.sha256()
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 20, resource.RLIM_INFINITY))
+for at in range(0, len(first), 1 << 16): first[at:at + 4] = kept[at >> 16][-4:]
+whole.update(first)
+for row in kept: whole.update(row)
+resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(whole.hexdigest())
+"""
 
 
 class Container:
@@ -129,6 +163,16 @@ def xz_says_the_same(container):
     container.same("40M", "xz", "-T1", "-7", "-k", "-c", container.lines(100_000))
 
 
+def a_child_of_a_program_that_is_not_dumped_says_the_same(container):
+    """Its memory is not the file system's to open: it is, for a moment."""
+    container.same("24M", container.python, "-c", HIDDEN)
+
+
+def memory_beyond_a_limit_is_refused_when_it_is_asked_for(container):
+    """RLIMIT_DATA, which the kernel counts where access is given."""
+    container.same("32M", container.python, "-c", LIMITED)
+
+
 def doctor_says_which_pager_works_and_what_to_allow(container):
     """In words that somebody with a container can use."""
     ran = container.run(container.folder / "weir", "doctor")
@@ -137,6 +181,8 @@ def doctor_says_which_pager_works_and_what_to_allow(container):
     refused = "pager — segv: userfaultfd is refused (EPERM"
     for part in (refused, "--security-opt seccomp=", "--device /dev/userfaultfd"):
         assert part in said, said
+    for part in ("sysctl", "SYS_PTRACE", "6.13"):
+        assert part not in said, f"{part} does not help under a filter: {said}"
 
 
 def what_needs_userfaultfd_is_refused_and_says_so(container):
@@ -146,6 +192,11 @@ def what_needs_userfaultfd_is_refused_and_says_so(container):
         assert ran.returncode == 125 and (b"userfaultfd" in ran.stderr or b"--faults thread" in ran.stderr), (
             f"{words}: status {ran.returncode}, {ran.stderr!r}"
         )
+        assert b"sysctl" not in ran.stderr and b"PTRACE" not in ran.stderr, ran.stderr
+    library = container.folder / nobody.LIBRARY
+    words = [f"LD_PRELOAD={library}", "WEIR_MEMORY=40M", "WEIR_PAGER=segv", "WEIR_FAULTS=thread", "true"]
+    ran = container.run("/usr/bin/env", *words)
+    assert ran.returncode == 125 and b"cannot have --faults thread" in ran.stderr, ran
 
 
 CHECKS = (
@@ -154,6 +205,8 @@ CHECKS = (
     python_with_threads_and_a_child_says_the_same,
     sqlite_says_the_same,
     sort_says_the_same,
+    a_child_of_a_program_that_is_not_dumped_says_the_same,
+    memory_beyond_a_limit_is_refused_when_it_is_asked_for,
     xz_says_the_same,
 )
 

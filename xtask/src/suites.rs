@@ -339,10 +339,10 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "shim-segv",
-        command: shim!("fork", "threads", "mremap", "protect", "dispositions", "signal_faults"),
+        command: shim!("fork", "threads", "mremap", "protect", "dispositions", "signal_faults", "sparse"),
         env: INLINE_SEGV,
         needs: &[Need::Tool("cc", "gcc"), Need::Tool("timeout", "coreutils")],
-        tests_min: 6,
+        tests_min: 7,
         minutes_max: 8,
     },
     Suite {
@@ -355,7 +355,7 @@ const SUITES: &[Suite] = &[
             Need::Tool("sort", "coreutils"),
             Need::Tool("xz", "xz-utils"),
         ],
-        tests_min: 6,
+        tests_min: 8,
         minutes_max: 5,
     },
     Suite {

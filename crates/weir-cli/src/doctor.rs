@@ -9,11 +9,11 @@ use weir::config::{MEMORY_BYTES_MIN, SWAP_BYTES_MIN, format_size};
 use weir_cli::exit::FAILURE;
 use weir_cli::preload;
 use weir_cli::term::{self, Colour};
-use weir_os::probe::{self, FaultMode, Probe, ThpMode, Tried};
+use weir_os::probe::{self, FaultMode, InlineObstacle, Probe, ThpMode, Tried};
 use weir_os::swapfile::Space;
 
 use crate::cli::{JsonArgs, SettingFlags};
-use crate::run::USERFAULTFD_FIXES;
+use crate::run::{CONTAINER_FIX, USERFAULTFD_FIXES};
 use crate::settings::Layers;
 use crate::swapfile;
 
@@ -81,6 +81,9 @@ fn lines(checks: &[Check]) -> String {
     text
 }
 
+/// For what only a filter of system calls refuses.
+const FILTERED: &str = "in a container: --security-opt seccomp=FILE, with a profile that allows it";
+
 fn kernel_checks(p: &Probe) -> Vec<Check> {
     let release = &p.kernel.release;
     let (major, minor) = KERNEL_WITH_MOVE;
@@ -107,15 +110,19 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
             "process_madvise on self",
             &p.process_madvise_self,
             "ranges are dropped one by one",
-            "use Linux 6.13 or newer",
+            // From then on the kernel lets everybody do so.
+            if p.kernel.at_least(6, 13) { FILTERED } else { "use Linux 6.13 or newer" },
         ),
         optional(
             "io_uring",
             &p.io_uring,
             "the swap file is read and written by pread and pwrite",
-            "sysctl -w kernel.io_uring_disabled=0",
+            match p.io_uring_disabled {
+                Some(0) => FILTERED,
+                _ => "sysctl -w kernel.io_uring_disabled=0",
+            },
         ),
-        optional("seccomp filters", &p.seccomp_filter, "faults cannot be resolved inline", ""),
+        optional("seccomp filters", &p.seccomp_filter, "faults cannot be resolved inline", FILTERED),
         match p.thp {
             ThpMode::Always => bad(
                 "huge pages",
@@ -132,7 +139,10 @@ fn kernel_checks(p: &Probe) -> Vec<Check> {
 fn faults_check(p: &Probe) -> Check {
     let inline = p.inline_faults.obstacle();
     let why = inline.map_or_else(String::new, |obstacle| obstacle.to_string());
-    let fix = inline.and_then(|obstacle| obstacle.fix()).unwrap_or_default();
+    let mut fix = inline.and_then(|obstacle| obstacle.fix()).unwrap_or_default();
+    if matches!(inline, Some(InlineObstacle::Userfaultfd(_))) && p.seccomp_filter.is_err() {
+        fix = "allow userfaultfd(2) and seccomp(2) in the container's seccomp profile";
+    }
     match p.auto_faults() {
         Some(FaultMode::Inline) if p.without_userfaultfd() => {
             ok("faults", "inline: resolved in the faulting thread by SIGSEGV, without userfaultfd")
@@ -182,10 +192,6 @@ fn pager_check(p: &Probe) -> Check {
     }
 }
 
-/// What lets a container have userfaultfd.
-const CONTAINER_FIX: &str = "in a container: --security-opt seccomp=FILE, with a profile that allows \
-    userfaultfd; or --device /dev/userfaultfd";
-
 /// Permission for faults that the kernel takes on the program's behalf: what a thread needs to serve faults.
 fn userfaultfd_check(p: &Probe) -> Check {
     let u = &p.userfaultfd;
@@ -210,6 +216,9 @@ fn userfaultfd_check(p: &Probe) -> Check {
         Some(FaultMode::Inline) => {
             let detail = format!("{detail}; only --faults thread needs more");
             bad("userfaultfd", Status::Warn, detail, &fix)
+        }
+        _ if p.inline_faults.obstacle().is_some_and(InlineObstacle::is_filter_on_userfaultfd) => {
+            bad("userfaultfd", Status::Fail, detail, CONTAINER_FIX)
         }
         _ => bad("userfaultfd", Status::Fail, detail, &fix),
     }
@@ -375,7 +384,7 @@ mod tests {
         p.inline_faults = InlineFaults {
             processor: true,
             userfaultfd: Ok(SIGBUS | MOVE),
-            guards: Ok(()),
+            guards: Some(Ok(())),
             gate: Ok(()),
             filter: Ok(()),
         };
@@ -426,9 +435,30 @@ mod tests {
             assert_eq!(check.status, Status::Warn, "{check:?}");
             assert!(fix.contains("--security-opt seccomp=") && fix.contains("--device /dev/userfaultfd"));
         }
-        p.inline_faults.guards = Err(Errno(95));
+        p.inline_faults.guards = Some(Err(Errno(95)));
         assert_eq!((faults_check(&p).status, pager_check(&p).status), (Status::Fail, Status::Fail));
         assert_eq!(pager_check(&unprivileged()).status, Status::Ok);
+    }
+
+    #[test]
+    fn what_only_a_filter_refuses_is_not_mended_by_settings_of_the_machine() {
+        let mut p = unprivileged();
+        (p.kernel.major, p.kernel.minor, p.io_uring_disabled) = (6, 18, Some(0));
+        p.userfaultfd.user_mode_only = Err(Errno(1));
+        p.inline_faults.userfaultfd = Err(Errno(1));
+        p.inline_faults.guards = Some(Err(Errno(95)));
+        (p.io_uring, p.process_madvise_self, p.seccomp_filter) =
+            (Err(Errno(1)), Err(Errno(1)), Err(Errno(1)));
+        let checks = kernel_checks(&p);
+        let fix = |name: &str| checks.iter().find(|c| c.name == name).and_then(|c| c.fix.as_deref()).unwrap();
+        for name in ["process_madvise on self", "io_uring", "seccomp filters", "userfaultfd"] {
+            assert!(fix(name).contains("--security-opt seccomp="), "{name}: {}", fix(name));
+        }
+        assert!(fix("faults").contains("userfaultfd(2) and seccomp(2)"), "{}", fix("faults"));
+        (p.kernel.minor, p.io_uring_disabled) = (8, Some(2));
+        let checks = kernel_checks(&p);
+        let fix = |name: &str| checks.iter().find(|c| c.name == name).and_then(|c| c.fix.as_deref()).unwrap();
+        assert!(fix("io_uring").contains("sysctl") && fix("process_madvise on self").contains("6.13"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use weir::config::{Faults, OPTIONS, OptionId, Pager, Settings, SwapSetting, names};
+use weir::config::{Faults, OPTIONS, OptionId, Pager, Settings, SwapSetting, format_size, names};
 use weir::engine::{base, tree};
 use weir_cli::exit::OWN_FAILURE;
 use weir_cli::preload;
@@ -68,6 +68,10 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
         eprintln!("weir: {warning}");
     }
 
+    if let Some(warning) = above(settings.memory, &probe::surroundings()).filter(|_| !settings.quiet) {
+        eprintln!("weir: {warning}");
+    }
+
     let mut command = Command::new(&program);
     command.arg0(name).args(&args.command[1..]);
     let existing = std::env::var_os("LD_PRELOAD");
@@ -78,6 +82,16 @@ fn prepare(args: &RunArgs) -> Result<Command, Failure> {
     // The program keeps the process.
     command.env(names::FIRST_ENV, std::process::id().to_string());
     Ok(command)
+}
+
+/// Of a budget that the kernel will not let the program have. What limits it is not known without `/proc`.
+fn above(budget: u64, (limit, whose): &(u64, String)) -> Option<String> {
+    let (budget_text, limit_text) = (format_size(budget), format_size(*limit));
+    (*limit > 0 && budget > *limit).then(|| {
+        format!(
+            "a budget of {budget_text} is above {whose}, {limit_text}: the kernel may end the program first"
+        )
+    })
 }
 
 /// One variable per option. Memory is passed on as exact bytes, so that a percentage is worked out once;
@@ -232,6 +246,10 @@ pub const USERFAULTFD_FIXES: [&str; 3] = [
     "setpriv --ambient-caps +sys_ptrace --inh-caps +sys_ptrace weir run ... (CAP_SYS_PTRACE)",
 ];
 
+/// What lets a container have userfaultfd.
+pub const CONTAINER_FIX: &str = "in a container: --security-opt seccomp=FILE, with a profile that allows \
+    userfaultfd; or --device /dev/userfaultfd";
+
 /// Refuses when nobody could serve faults in the mode asked for.
 fn check_faults(asked: Faults, pager: Pager) -> Result<(), Failure> {
     // The common case first: each question costs some system calls at every start.
@@ -271,13 +289,16 @@ fn refusal(
     inline: Option<InlineObstacle>,
     thread: Result<(), (Errno, Errno)>,
 ) -> Option<String> {
-    let fixes = format!(
-        "fix it in one of these ways, as root:\n\
-         \x20 group access to the device (best): {}\n\
-         \x20 for everybody: {}\n\
-         \x20 for one program: {}",
-        USERFAULTFD_FIXES[0], USERFAULTFD_FIXES[1], USERFAULTFD_FIXES[2]
-    );
+    let fixes = match inline.is_some_and(InlineObstacle::is_filter_on_userfaultfd) {
+        true => format!("a filter of system calls refuses it; {CONTAINER_FIX}"),
+        false => format!(
+            "fix it in one of these ways, as root:\n\
+             \x20 group access to the device (best): {}\n\
+             \x20 for everybody: {}\n\
+             \x20 for one program: {}",
+            USERFAULTFD_FIXES[0], USERFAULTFD_FIXES[1], USERFAULTFD_FIXES[2]
+        ),
+    };
     let permission = |(device, syscall): (Errno, Errno)| {
         format!("no permission to use userfaultfd: /dev/userfaultfd: {device}; userfaultfd(2): {syscall}")
     };
@@ -310,6 +331,15 @@ mod tests {
         assert_eq!(target("/usr/bin/env", Some("-S A=1 python3 -u")).as_deref(), Some("python3"));
         assert_eq!(target("/usr/bin/env", None), None);
         assert_eq!(target("/usr/bin/python3", Some("-u")), None);
+    }
+
+    #[test]
+    fn a_budget_above_what_the_kernel_gives_is_said_with_both_numbers() {
+        let around = (400 << 20, "the limit of its control group (/sys/fs/cgroup/memory.max)".to_owned());
+        let warning = above(2 << 30, &around).unwrap();
+        assert!(has(&warning, &["2 GiB", "400 MiB", "memory.max"]), "{warning}");
+        assert_eq!(above(400 << 20, &around), None);
+        assert_eq!(above(2 << 30, &(0, String::new())), None);
     }
 
     const FORBIDDEN: Result<(), (Errno, Errno)> = Err((Errno(13), Errno(1)));
@@ -348,12 +378,26 @@ mod tests {
     }
 
     #[test]
+    fn where_a_filter_refuses_userfaultfd_no_fix_is_named_that_does_not_help_there() {
+        let filter = Some(InlineObstacle::Userfaultfd(Errno(1)));
+        for asked in [Faults::Thread, Faults::Inline, Faults::Auto] {
+            let message = refusal(asked, filter, FORBIDDEN).unwrap();
+            assert!(has(&message, &["--security-opt seccomp=", "--device"]), "{message}");
+            assert!(!USERFAULTFD_FIXES.iter().any(|fix| message.contains(fix)), "{message}");
+        }
+    }
+
+    #[test]
     fn the_pager_without_userfaultfd_is_refused_with_the_obstacle_and_with_a_thread_for_faults() {
         let message = |asked, obstacle| without_userfaultfd(asked, obstacle).map(|f| f.message);
         assert_eq!(message(Faults::Auto, None), None);
         assert!(has(&message(Faults::Thread, None).unwrap(), &["--pager segv", "--faults thread"]));
         let guards = Some(InlineObstacle::Guards(Errno(95)));
-        assert!(has(&message(Faults::Inline, guards).unwrap(), &["EOPNOTSUPP", "Linux 6.13", "/proc"]));
+        assert!(has(&message(Faults::Inline, guards).unwrap(), &["EOPNOTSUPP", "Linux 6.13"]));
+        let no_proc = message(Faults::Inline, Some(InlineObstacle::Guards(Errno(2)))).unwrap();
+        assert!(has(&no_proc, &["ENOENT", "mount /proc"]) && !no_proc.contains("6.13"), "{no_proc}");
+        let no_memory = message(Faults::Inline, Some(InlineObstacle::Guards(Errno(12)))).unwrap();
+        assert!(no_memory.contains("ENOMEM") && !no_memory.contains("6.13"), "{no_memory}");
     }
 
     #[test]

@@ -11,13 +11,16 @@
 //! After that the methods are safe: they check that every range lies inside those two.
 
 mod again;
+mod changing;
 mod copying;
 mod guards;
 mod moving;
+mod opening;
 mod own;
 mod pages;
 mod prots;
 mod single;
+mod spare;
 
 pub use guards::Use;
 

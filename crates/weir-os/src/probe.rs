@@ -149,6 +149,8 @@ pub struct Probe {
     pub process_madvise_self: Tried,
     /// Setting up an io_uring.
     pub io_uring: Tried,
+    /// `kernel.io_uring_disabled`: 0 for nobody; a kernel before 6.6 has no such setting.
+    pub io_uring_disabled: Option<u64>,
     /// Seccomp filters that trap.
     pub seccomp_filter: Tried,
     /// What resolving faults in the faulting thread needs.
@@ -208,6 +210,7 @@ pub fn probe_now() -> Probe {
         userfaultfd: userfaultfd(),
         process_madvise_self: process_madvise_self(),
         io_uring: io_uring(),
+        io_uring_disabled: read_number("/proc/sys/kernel/io_uring_disabled"),
         seccomp_filter: seccomp_filter(),
         inline_faults: InlineFaults::try_now(),
         thp: ThpMode::parse(&read_trimmed("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default()),
@@ -226,6 +229,15 @@ pub fn probe_now() -> Probe {
 pub fn ram_limit_bytes() -> u64 {
     let ram = ram_bytes();
     cgroup::limit_of_self(ram).map_or(ram, |limit| limit.bytes.min(ram))
+}
+
+/// What limits this process's RAM: bytes, and who says so.
+pub fn surroundings() -> (u64, String) {
+    let ram = ram_bytes();
+    match cgroup::limit_of_self(ram) {
+        Some(limit) => (limit.bytes, format!("the limit of its control group ({})", limit.file.display())),
+        None => (ram, "the machine's RAM".to_owned()),
+    }
 }
 
 /// Whether a userfaultfd that sees kernel-mode faults can be opened. Cheaper than [`probe`]: one or two

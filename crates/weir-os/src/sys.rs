@@ -234,11 +234,53 @@ pub fn descriptor_limit() -> u64 {
     soft_limit(libc::RLIMIT_NOFILE as usize)
 }
 
+/// RLIMIT_DATA in bytes; `u64::MAX` when there is none.
+pub fn data_limit() -> u64 {
+    soft_limit(libc::RLIMIT_DATA as usize)
+}
+
+/// Does something while RLIMIT_DATA is what it may be raised to; `None` where it is that already. What the
+/// program has does not count anew for it natively, but does where its protection comes back.
+pub(crate) fn beyond_data_limit<R>(f: impl FnOnce() -> R) -> Option<R> {
+    let limit = limits(libc::RLIMIT_DATA as usize);
+    let set = |to: [u64; 2]| {
+        let args = [0, libc::RLIMIT_DATA as usize, to.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: the kernel reads two words of the live array.
+        let _ = unsafe { syscall(libc::SYS_prlimit64, args) };
+    };
+    (limit[0] < limit[1]).then(|| {
+        set([limit[1]; 2]);
+        let r = f();
+        set(limit);
+        r
+    })
+}
+
 fn soft_limit(resource: usize) -> u64 {
+    limits(resource)[0]
+}
+
+/// What a limit is, and what it may be raised to.
+fn limits(resource: usize) -> [u64; 2] {
     let mut limit = [u64::MAX; 2];
     // SAFETY: the kernel writes two words into the live array.
     let _ = unsafe { syscall(libc::SYS_prlimit64, [0, resource, 0, limit.as_mut_ptr() as usize, 0, 0]) };
-    limit[0]
+    limit
+}
+
+/// Does something while the process may be dumped; `None` where it may be already, or may not become so.
+pub(crate) fn while_dumpable<R>(f: impl FnOnce() -> R) -> Option<R> {
+    let control = |what: i32, to: usize| {
+        // SAFETY: numbers by value.
+        unsafe { syscall(libc::SYS_prctl, [what as usize, to, 0, 0, 0, 0]) }
+    };
+    if control(libc::PR_GET_DUMPABLE, 0) == Ok(1) || control(libc::PR_SET_DUMPABLE, 1).is_err() {
+        return None;
+    }
+    let r = f();
+    // Who changed his user may have had 2 (by root alone), which nobody can set: this says less, not more.
+    let _ = control(libc::PR_SET_DUMPABLE, 0);
+    Some(r)
 }
 
 /// Ends the process by SIGKILL: no handler of the program runs.

@@ -3,7 +3,7 @@
 use crate::{demand, exit, family, fork, inline, jemalloc, kept, start, state};
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::{CString, OsString};
-use weir::config::{Faults, Fork, OPTIONS, OptionId, OptionSpec, Settings, file, names};
+use weir::config::{Faults, Fork, OPTIONS, OptionId, OptionSpec, Pager, Settings, file, names};
 use weir::engine::{base, threads::say, tree};
 
 #[used]
@@ -106,6 +106,12 @@ fn hand_down(name: &str, text: &str) {
 
 /// Takes what inline faults need; programs that go past libc need it in any mode.
 fn take_over(s: &Settings) {
+    if s.pager == Pager::Segv && s.faults == Faults::Thread {
+        say(format_args!(
+            "--pager segv resolves faults in the faulting thread: it cannot have --faults thread"
+        ));
+        weir_os::sys::exit_group(125);
+    }
     if weir::engine::start::wants_segv(s) {
         inline::ours::keep_segv();
     }

@@ -41,6 +41,8 @@ pub trait Pager: Sync {
     fn lift(&self, frame: FrameId, page: PageId, n: u32) -> Result<(), Errno>;
     /// Whether `drain` passes over holes for free; otherwise only runs without holes are asked for.
     fn sweeps_holes(&self) -> bool;
+    /// Whether pages are copied on their way, so that it is cheaper to drop them where they are.
+    fn copies(&self) -> bool;
     /// As `drain` for one page that nobody can write to. ENOENT: a hole, which is zeros now.
     fn drain_readonly(&self, frame: FrameId, page: PageId) -> Done;
     /// Puts zeros into a place that should hold a frame and does not.
@@ -179,6 +181,9 @@ impl Pager for KernelPager {
     }
     fn sweeps_holes(&self) -> bool {
         self.moves()
+    }
+    fn copies(&self) -> bool {
+        !self.moves()
     }
     fn drain_readonly(&self, frame: FrameId, page: PageId) -> Done {
         done(KernelPager::drain_readonly(self, frame, page))

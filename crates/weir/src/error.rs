@@ -17,7 +17,7 @@ pub enum StartError {
     #[error("userfaultfd cannot be opened: {0}")]
     Userfaultfd(Errno),
     /// The pager that needs no userfaultfd.
-    #[error("pages cannot be kept by guard regions: {0} (that takes Linux 6.13, and /proc/self/mem)")]
+    #[error("pages cannot be kept by guard regions: {0}{need}", need = guards_need(*.0))]
     Guards(Errno),
     /// The system-call gate, without which faults cannot be resolved inline.
     #[error("inline faults are not possible: {0}")]
@@ -42,6 +42,16 @@ pub enum StartError {
     /// Tables or threads cannot be made.
     #[error("cannot allocate the engine's own memory: {0}")]
     Memory(Errno),
+}
+
+/// What the pager without userfaultfd lacks, where the error tells.
+fn guards_need(e: Errno) -> &'static str {
+    match e {
+        Errno::EOPNOTSUPP => " (that takes Linux 6.13 or newer)",
+        Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => " (/proc/self/mem must be there to be opened)",
+        Errno::EMFILE | Errno::ENFILE => " (no descriptor is left: check RLIMIT_NOFILE)",
+        _ => "",
+    }
 }
 
 /// Why there is no swap file.

@@ -10,6 +10,7 @@ pub use world::World;
 use crate::door::{Done, Pager};
 use crate::page::{FrameId, PageId};
 use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use weir_os::codec::PageBytes;
@@ -22,6 +23,7 @@ pub struct FakePager {
     arena: Box<[UnsafeCell<PageBytes>]>,
     present: Mutex<Vec<bool>>,
     state: Mutex<Inject>,
+    copies: AtomicBool,
 }
 
 /// Calls that are refused on demand.
@@ -63,7 +65,13 @@ impl FakePager {
             arena: (0..frames).map(|_| UnsafeCell::new([0xEE; 4096])).collect(),
             present: Mutex::new(vec![false; frames]),
             state: Mutex::default(),
+            copies: AtomicBool::new(false),
         }
+    }
+
+    /// From now on pages are copied on their way.
+    pub fn copy(&self) {
+        self.copies.store(true, Ordering::Relaxed);
     }
 
     /// The n-th call of `drain` from now on (0 is the next) fails with `e`.
@@ -246,7 +254,11 @@ impl Pager for FakePager {
     }
 
     fn sweeps_holes(&self) -> bool {
-        true
+        !self.copies()
+    }
+
+    fn copies(&self) -> bool {
+        self.copies.load(Ordering::Relaxed)
     }
 
     fn drain_readonly(&self, frame: FrameId, page: PageId) -> Done {

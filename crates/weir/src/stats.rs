@@ -432,10 +432,12 @@ impl Stats {
     /// The line that `--verbose` adds to the summary. Allocates nothing.
     pub fn tell_exactly(&self, out: &mut impl core::fmt::Write) -> core::fmt::Result {
         let us = |q| self.fault_quantile(q) as f64 / 1000.0;
+        let pager = ["move", "copy", "segv"].get(self.pager.load(Ordering::Relaxed) as usize);
         writeln!(
             out,
-            "weir: {} faults, p50 {:.1} us, p99 {:.1} us; {} pages compressed; {} pages written to the swap \
-             file and {} read",
+            "weir: pager {}; {} faults, p50 {:.1} us, p99 {:.1} us; {} pages compressed; {} pages written to \
+             the swap file and {} read",
+            pager.unwrap_or(&"unknown"),
             self.faults().get(),
             us(0.5),
             us(0.99),

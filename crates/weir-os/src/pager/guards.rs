@@ -15,17 +15,19 @@
 //! | dropped | `MADV_GUARD_INSTALL` |
 //!
 //! Memory that nobody has used has no guards, which would cost page tables: its kernel mapping stays without
-//! access, and a block gets access and guards together when its first page comes.
+//! access, and gets access and guards together when its first page comes (`opening`).
 
+use super::changing::Changing;
+use super::opening::Opening;
 use super::own::OwnMemory;
 use super::prots::{Known, Prots};
+use super::spare::Spare;
 use super::{KernelPager, bytes_of, finish};
 use crate::ids::{BLOCK_PAGES, FrameId, PageId};
 use crate::mem::{self, PAGE_BYTES, Prot};
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 use crate::thread;
 use crate::uffd::Progress;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
@@ -33,9 +35,11 @@ const MADV_GUARD_REMOVE: i32 = 103;
 /// What the pager without userfaultfd knows.
 #[derive(Debug)]
 pub(super) struct Guards {
-    memory: OwnMemory,
-    prots: Prots,
-    changing: Changing,
+    pub(super) memory: OwnMemory,
+    pub(super) prots: Prots,
+    pub(super) changing: Changing,
+    pub(super) opening: Opening,
+    pub(super) spare: Spare,
 }
 
 /// What an access does.
@@ -57,20 +61,23 @@ impl Guards {
         Ok(Guards {
             memory: OwnMemory::open()?,
             prots: Prots::new(pages)?,
-            changing: Changing(AtomicU32::new(0)),
+            changing: Changing::default(),
+            opening: Opening::new(),
+            spare: Spare::new(),
         })
     }
 }
 
 /// Tries on a page of its own what the pager relies on.
 pub(super) fn works() -> Result<(), Errno> {
+    let unknown = |e| if e == Errno::ENOMEM { e } else { Errno::EOPNOTSUPP };
     let page = mem::Mapping::anon(PAGE_BYTES)?;
     let memory = OwnMemory::open()?;
     // SAFETY: our own page.
     unsafe {
-        mem::advise(page.base(), PAGE_BYTES, MADV_GUARD_INSTALL).map_err(|_| Errno::EOPNOTSUPP)?;
+        mem::advise(page.base(), PAGE_BYTES, MADV_GUARD_INSTALL).map_err(unknown)?;
         mem::protect(page.base(), PAGE_BYTES, libc::PROT_NONE)?;
-        mem::advise(page.base(), PAGE_BYTES, MADV_GUARD_REMOVE).map_err(|_| Errno::EOPNOTSUPP)?;
+        mem::advise(page.base(), PAGE_BYTES, MADV_GUARD_REMOVE).map_err(unknown)?;
     }
     let (mark, mut back) = (0x5eed_u64.to_ne_bytes(), [0u8; 8]);
     let wrote = memory.write(page.base(), mark.as_ptr() as usize, mark.len())?;
@@ -78,70 +85,59 @@ pub(super) fn works() -> Result<(), Errno> {
     if (wrote, read, back) == (mark.len(), back.len(), mark) { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
 }
 
-/// Protections change, or pages are closed: not both. A change of protection would open a closed page.
-#[derive(Debug)]
-struct Changing(AtomicU32);
-
-const CHANGE: u32 = 1 << 31;
-
-impl Changing {
-    fn shared<R>(&self, f: impl FnOnce() -> R) -> R {
-        let free = |s| if s & CHANGE == 0 { Some(s + 1) } else { None };
-        while self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).is_err() {
-            thread::yield_now();
-        }
-        let r = f();
-        self.0.fetch_sub(1, Ordering::Release);
-        r
-    }
-
-    fn alone<R>(&self, f: impl FnOnce() -> R) -> R {
-        while self.0.fetch_or(CHANGE, Ordering::Acquire) & CHANGE != 0 {
-            thread::yield_now();
-        }
-        while self.0.load(Ordering::Acquire) != CHANGE {
-            thread::yield_now();
-        }
-        let r = f();
-        self.0.store(0, Ordering::Release);
-        r
-    }
-}
-
 /// A range that was closed.
-struct Closed {
+struct Closed<'a> {
+    spare: &'a Spare,
     addr: usize,
     len: usize,
     prot: Prot,
 }
 
 /// Closes a range of one protection.
-fn close(addr: usize, len: usize, prot: Prot) -> Result<Closed, Errno> {
+fn close(spare: &Spare, addr: usize, len: usize, prot: Prot) -> Result<Closed<'_>, Errno> {
+    // SAFETY: the program's pages; a thread that uses them now waits in its handler.
+    let protect = || unsafe { mem::protect(addr, len, libc::PROT_NONE) };
+    // Opened again whatever comes of it: an error may leave a part closed.
+    let closed = Closed { spare, addr, len, prot };
     if prot != libc::PROT_NONE {
-        // SAFETY: the program's pages; a thread that uses them now waits in its handler.
-        unsafe { mem::protect(addr, len, libc::PROT_NONE)? };
+        protect().or_else(|e| {
+            spare.give_up();
+            if e == Errno::ENOMEM { protect() } else { Err(e) }
+        })?;
     }
-    Ok(Closed { addr, len, prot })
+    Ok(closed)
 }
 
-impl Drop for Closed {
+impl Drop for Closed<'_> {
     fn drop(&mut self) {
         const TRIES: u32 = 1000;
+        let mut refused = Errno(0);
         for _ in 0..TRIES {
-            // SAFETY: the protection that the program gave its pages.
-            if unsafe { mem::protect(self.addr, self.len, self.prot) }.is_ok() {
-                return;
+            match open(self.addr, self.len, self.prot) {
+                Ok(()) => return,
+                Err(e) => refused = e,
             }
-            // Too many mappings, or no memory for one: another thread may give some back.
+            // Another thread has taken the mappings, or the memory for one, that the closed range gave up.
+            self.spare.give_up();
             thread::yield_now();
         }
-        panic!("the kernel does not give a page back to the program: vm.max_map_count is too small");
+        panic!("the kernel does not give a page back to the program: {refused:?} at mprotect");
+    }
+}
+
+/// Gives a range access. Memory that the program has already is not refused for a limit that came later.
+pub(super) fn open(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+    // SAFETY: the protection that the program gave its pages.
+    let protect = || unsafe { mem::protect(addr, len, prot) };
+    match protect() {
+        Err(Errno::ENOMEM) => sys::beyond_data_limit(protect).unwrap_or(Err(Errno::ENOMEM)),
+        done => done,
     }
 }
 
 /// # Safety
 /// - nobody relies on the contents of the range.
-unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
+pub(super) unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: passed on.
     unsafe { mem::advise(addr, len, MADV_GUARD_INSTALL) }
 }
@@ -164,7 +160,8 @@ impl KernelPager {
         if offset >= self.space.len() {
             return false;
         }
-        let prot = guards.changing.shared(|| guards.prots.of(PageId((offset / PAGE_BYTES) as u32)).prot);
+        // Without a lock: an access during a change is as if it came before or after it, as natively.
+        let prot = guards.prots.of(PageId((offset / PAGE_BYTES) as u32)).prot;
         // The processor reads wherever it may write or run.
         let needs = match what {
             Use::Read => libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
@@ -172,29 +169,6 @@ impl KernelPager {
             Use::Run => libc::PROT_EXEC,
         };
         prot & needs != 0
-    }
-
-    /// Gives the pages of a block that nobody has used guards and access. The block's lock is held.
-    fn tend(&self, guards: &Guards, page: PageId, n: u32) -> Result<(), Errno> {
-        if guards.prots.run(page, n) == (n, Known { prot: guards.prots.of(page).prot, guarded: true }) {
-            return Ok(());
-        }
-        let (mut at, end) = (page.block().page(0), page.block().page(0).0 + BLOCK_PAGES);
-        while at.0 < end {
-            let (run, known) = guards.prots.run(at, end - at.0);
-            if !known.guarded && known.prot != libc::PROT_NONE {
-                let (addr, len) = (self.page_addr(at, run), bytes_of(run));
-                self.count(2);
-                // SAFETY: nothing was ever there. Guards first: zeros must not be seen.
-                unsafe {
-                    guard(addr, len)?;
-                    mem::protect(addr, len, known.prot)?;
-                }
-                guards.prots.set(at, run, Known { guarded: true, ..known });
-            }
-            at = PageId(at.0 + run);
-        }
-        Ok(())
     }
 
     /// Does something to the pages of `page..` that are of one block and have one protection, while none
@@ -230,7 +204,7 @@ impl KernelPager {
         self.with_alike(guards, page, n, |run, prot| {
             let (dst, len) = (self.page_addr(page, run), bytes_of(run));
             self.count(4);
-            let closed = close(dst, len, prot)?;
+            let closed = close(&guards.spare, dst, len, prot)?;
             let wrote = unguard(dst, len).and_then(|()| guards.memory.write(dst, src, len));
             let done = wrote.unwrap_or(0) / PAGE_BYTES * PAGE_BYTES;
             if done < len {
@@ -278,11 +252,15 @@ impl KernelPager {
             let (dst, src, len) = (self.frame_addr(frame, run), self.page_addr(page, run), bytes_of(run));
             self.count(4);
             // For readers too: between dropping a page and guarding its place the kernel shows zeros.
-            let closed = close(src, len, prot)?;
+            let closed = close(&guards.spare, src, len, prot)?;
             let taken = match guards.memory.read(dst, src, len) {
                 Ok(read) if read == len => {
                     // SAFETY: the bytes are safe in the arena, and nobody could use the page since.
-                    unsafe { guard(src, len) }
+                    unsafe { guard(src, len) }.inspect_err(|_| {
+                        // A part may have guards, and its bytes are in the arena alone.
+                        let back = unguard(src, len).and_then(|()| guards.memory.write(src, dst, len));
+                        assert!(back == Ok(len), "pages cannot be put back: {back:?}");
+                    })
                 }
                 Ok(_) => Err(Errno::EFAULT),
                 Err(e) => Err(e),
@@ -296,26 +274,45 @@ impl KernelPager {
         })
     }
 
-    /// Drops pages where they are.
+    /// Drops pages where they are. Closed meanwhile: the kernel drops what it finds in several rounds, and a
+    /// thread that has seen zeros after the first would lose what it wrote then.
     pub(super) fn guard_pages(&self, guards: &Guards, page: PageId, n: u32) -> Result<(), Errno> {
-        self.count(1);
         guards.changing.shared(|| {
-            // SAFETY: the program gave these pages up.
-            unsafe { guard(self.page_addr(page, n), bytes_of(n)) }
+            let (mut at, end) = (page, page.0 + n);
+            while at.0 < end {
+                let (run, known) = guards.prots.run(at, end - at.0);
+                let (addr, len) = (self.page_addr(at, run), bytes_of(run));
+                self.count(3);
+                // Where no guards are, the kernel gives no access.
+                let prot = if known.guarded { known.prot } else { libc::PROT_NONE };
+                let _closed = close(&guards.spare, addr, len, prot)?;
+                // SAFETY: the program gave these pages up.
+                unsafe { guard(addr, len)? };
+                at = PageId(at.0 + run);
+            }
+            Ok(())
         })
     }
 
-    /// Changes the program's protection: at once where guards lie, elsewhere when a page comes.
+    /// Changes the program's protection: at once where guards lie, or where the kernel counts memory when it
+    /// can be written to; elsewhere when a page comes.
     pub(super) fn reprotect(&self, guards: &Guards, page: PageId, n: u32, prot: Prot) -> Result<(), Errno> {
+        let at_once = prot & libc::PROT_WRITE != 0 && guards.opening.is_counted();
         guards.changing.alone(|| {
             let (mut at, end) = (page, page.0 + n);
             while at.0 < end {
                 let (run, known) = guards.prots.run(at, end - at.0);
-                if known.guarded {
-                    // SAFETY: the program's own pages, at the program's wish.
-                    unsafe { mem::protect(self.page_addr(at, run), bytes_of(run), prot)? };
+                let (addr, len) = (self.page_addr(at, run), bytes_of(run));
+                if !known.guarded && at_once {
+                    // SAFETY: nothing was ever there.
+                    unsafe { guard(addr, len)? };
                 }
-                guards.prots.set(at, run, Known { prot, ..known });
+                let guarded = known.guarded || at_once;
+                if guarded {
+                    // SAFETY: the program's own pages, at the program's wish.
+                    unsafe { mem::protect(addr, len, prot)? };
+                }
+                guards.prots.set(at, run, Known { prot, guarded });
                 at = PageId(at.0 + run);
             }
             Ok(())
@@ -340,7 +337,8 @@ impl KernelPager {
 
     /// In the child of a fork: guards came along with the page tables.
     pub(super) fn reopen_guards(guards: &Guards) -> Result<(), Errno> {
-        guards.changing.0.store(0, Ordering::Relaxed);
+        guards.changing.forget();
+        guards.opening.forget();
         guards.memory.reopen()
     }
 }

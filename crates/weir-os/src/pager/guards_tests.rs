@@ -4,6 +4,7 @@ use super::*;
 use crate::codec::PageBytes;
 use crate::mem::PROT_RW;
 use crate::random::Random;
+use crate::sys;
 use crate::uffd::Wake;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -158,10 +159,136 @@ fn a_forked_child_has_guards_and_writes_to_its_own_memory_before_and_after_it_op
     assert_eq!((status, [3, 4, 5].map(|page| read(&pager, page))), (0, [Some(9), None, None]));
 }
 
+/// The child's own check, by system calls only.
+fn in_a_child(check: impl FnOnce() -> bool) {
+    // SAFETY: fork; the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!check())) };
+    }
+    let mut status = 0;
+    // SAFETY: a live integer.
+    assert_eq!((unsafe { libc::waitpid(child, &mut status, 0) }, status), (child, 0));
+}
+
+fn fill(pager: &KernelPager, page: u32) -> bool {
+    pager.fill_copy(PageId(page), &page_of(page.into()), Wake::Yes).done == PAGE_BYTES
+}
+
+/// Pages so far apart that no two of them lie under one page of page tables.
+const SPARSE: u32 = 1024;
+
+#[test]
+fn ranges_far_apart_are_opened_together_once_there_are_many() {
+    const MOST: u32 = 8;
+    const TOUCHED: u32 = 40;
+    let pager = over_own_memory(TOUCHED * SPARSE);
+    pager.guards.as_ref().unwrap().opening.set_most(MOST);
+    // From both ends, so that there are gaps on either side.
+    let order = |i: u32| if i.is_multiple_of(2) { i / 2 } else { TOUCHED - 1 - i / 2 };
+    assert!((0..TOUCHED).all(|i| fill(&pager, order(i) * SPARSE + 7)));
+    assert!(mappings(&pager) <= 2 * MOST as usize + 2, "{}", mappings(&pager));
+    for i in 0..TOUCHED {
+        let page = i * SPARSE + 7;
+        assert_eq!(read(&pager, page), Some(page.into()));
+        assert_eq!([page - 1, page + 1, page + SPARSE / 2].map(|page| read(&pager, page)), [None; 3]);
+        assert_eq!(pager.drain(FrameId(page), PageId(page), 1).0.done, PAGE_BYTES);
+        assert_eq!(read(&pager, page), None);
+    }
+}
+
+#[test]
+fn what_is_opened_beside_a_page_ends_where_the_protection_does() {
+    let pager = over_own_memory(8 * SPARSE);
+    pager.guards.as_ref().unwrap().opening.set_most(1);
+    pager.protect(PageId(2 * SPARSE), 3, libc::PROT_READ, true).unwrap();
+    pager.protect(PageId(3 * SPARSE + 1), 1, libc::PROT_NONE, true).unwrap();
+    for page in [7, 5 * SPARSE, 2 * SPARSE, 2 * SPARSE + 3, 3 * SPARSE, 3 * SPARSE + 1, 8 * SPARSE - 1] {
+        assert!(fill(&pager, page), "page {page}");
+    }
+    let seen = [2 * SPARSE, 2 * SPARSE + 1, 3 * SPARSE, 3 * SPARSE + 1].map(|page| read(&pager, page));
+    assert_eq!(seen, [Some((2 * SPARSE).into()), None, Some((3 * SPARSE).into()), None]);
+    pager.protect(PageId(0), 8 * SPARSE, PROT_RW, true).unwrap();
+    assert_eq!(read(&pager, 3 * SPARSE + 1), Some((3 * SPARSE + 1).into()));
+    assert!((0..8 * SPARSE).filter(|page| read(&pager, *page).is_some()).count() == 7);
+}
+
+#[test]
+fn where_the_program_has_taken_all_mappings_pages_still_come_and_go() {
+    const TOUCHED: u32 = 64;
+    let pager = over_own_memory(TOUCHED * SPARSE);
+    in_a_child(|| {
+        let page = |at: usize, prot| {
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a mapping of the child's own, which nobody uses.
+            unsafe { libc::mmap(at as *mut _, PAGE_BYTES, prot, kind, -1, 0) }
+        };
+        let mut protections = [libc::PROT_NONE, libc::PROT_READ].into_iter().cycle();
+        let taken = (0..1 << 20).take_while(|_| page(0, protections.next().unwrap()) != libc::MAP_FAILED);
+        if taken.count() == 1 << 20 {
+            return false;
+        }
+        (0..TOUCHED).map(|i| i * SPARSE).all(|page| {
+            let out = || pager.drain(FrameId(page), PageId(page), 1).0.done == PAGE_BYTES;
+            let back = || pager.fill(PageId(page), FrameId(page), 1, Wake::Yes).done == PAGE_BYTES;
+            fill(&pager, page) && out() && back() && read(&pager, page) == Some(page.into())
+        })
+    });
+}
+
+fn limit_data(to: u64, most: u64) {
+    let limit = libc::rlimit { rlim_cur: to, rlim_max: most };
+    // SAFETY: a live structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) }, 0);
+}
+
+#[test]
+fn memory_beyond_a_limit_is_refused_when_it_is_asked_for_and_what_was_there_before_is_not() {
+    let pager = over_own_memory(4 * SPARSE);
+    pager.protect(PageId(SPARSE), 3 * SPARSE, libc::PROT_NONE, false).unwrap();
+    in_a_child(|| {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let now: u64 = statm.split(' ').nth(5).unwrap().parse::<u64>().unwrap() * PAGE_BYTES as u64;
+        limit_data(now + u64::from(2 * SPARSE) * PAGE_BYTES as u64, libc::RLIM_INFINITY);
+        let fits = pager.protect(PageId(SPARSE), SPARSE, PROT_RW, true);
+        let not = pager.protect(PageId(2 * SPARSE), 2 * SPARSE, PROT_RW, true);
+        // Nothing may be had any more, and what is mapped can be used.
+        limit_data(PAGE_BYTES as u64, libc::RLIM_INFINITY);
+        let usable = [5, SPARSE + 5].iter().all(|page| {
+            let out = || pager.drain(FrameId(*page), PageId(*page), 1).0.done == PAGE_BYTES;
+            fill(&pager, *page) && out() && fill(&pager, *page) && read(&pager, *page).is_some()
+        });
+        fits.is_ok() && not == Err(Errno::ENOMEM) && usable && sys::data_limit() == PAGE_BYTES as u64
+    });
+}
+
+#[test]
+fn who_may_not_be_dumped_reads_and_writes_his_own_memory_and_is_not_dumped_afterwards() {
+    let pager = over_own_memory(2 * CHUNK_PAGES);
+    let dumpable = |to: Option<i32>| {
+        // SAFETY: numbers by value.
+        unsafe {
+            to.map_or_else(|| libc::prctl(libc::PR_GET_DUMPABLE), |to| libc::prctl(libc::PR_SET_DUMPABLE, to))
+        }
+    };
+    in_a_child(|| {
+        // SAFETY: numbers by value. Root may open everything, so he becomes somebody.
+        if unsafe { libc::geteuid() == 0 && libc::setresuid(65534, 65534, 65534) != 0 } {
+            return false;
+        }
+        dumpable(Some(0));
+        let fine = pager.reopen_in_child(&[]).is_ok() && fill(&pager, 3) && guards::works().is_ok();
+        fine && read(&pager, 3) == Some(3) && dumpable(None) == 0
+    });
+}
+
 const PAGES: u32 = 3 * CHUNK_PAGES;
 /// Pages that are written; behind them is one that is read without a pause.
 const WRITTEN: u32 = PAGES - CHUNK_PAGES;
 const READ: u32 = WRITTEN;
+/// And one that is dropped, and comes back as zeros.
+const DROPS: u32 = READ + 1;
 
 /// A page whose protection changes all the time.
 const PROTECTED: u32 = 1;
@@ -214,11 +341,19 @@ impl Raced {
             return false;
         }
         let done = match to {
+            true if page == DROPS => self.pager.fill_zeros(PageId(page), 1, Wake::Yes).done,
             true => self.pager.fill(PageId(page), FrameId(page), 1, Wake::Yes).done,
             false => self.pager.drain(FrameId(page), PageId(page), 1).0.done,
         };
         assert_eq!(done, PAGE_BYTES, "page {page} to {to}");
         true
+    }
+
+    /// Drops a page, as the engine does.
+    fn drop(&self, page: u32) {
+        let _block = self.blocks[(page / CHUNK_PAGES) as usize].lock().unwrap();
+        self.resident[page as usize].store(false, Ordering::Relaxed);
+        self.pager.drop_pages(PageId(page), 1).unwrap();
     }
 
     /// A word in the middle of a page, used as the program would.
@@ -297,6 +432,39 @@ fn no_thread_sees_anything_but_the_last_bytes_of_a_page_while_pages_come_and_go(
     assert!(mappings(&raced.pager) < 10);
 }
 
+/// The kernel drops what it finds in several rounds: who has seen zeros after the first one and writes then
+/// must find his bytes.
+#[test]
+fn what_is_written_once_a_page_was_seen_dropped_stays() {
+    const DROPPED: u64 = 3000;
+    let raced = Raced::begin();
+    raced.make(DROPS);
+    let (word, wrote) = (raced.word(DROPS), AtomicU64::new(0));
+    let mut lost = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=DROPPED {
+                while word.load(Ordering::Relaxed) != 0 {}
+                word.store(round << 8, Ordering::Relaxed);
+                wrote.store(round, Ordering::Release);
+                // Until the other has looked.
+                while word.load(Ordering::Relaxed) == round << 8 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for round in 1..=DROPPED {
+            raced.drop(DROPS);
+            while wrote.load(Ordering::Acquire) != round {
+                std::thread::yield_now();
+            }
+            lost += u32::from(word.load(Ordering::Relaxed) != round << 8);
+            word.store(1, Ordering::Relaxed);
+        }
+    });
+    assert_eq!(lost, 0);
+}
+
 /// Between dropping a page and guarding its place the kernel shows zeros.
 #[test]
 fn a_reader_sees_no_zeros_while_its_page_goes_out() {
@@ -316,7 +484,11 @@ fn a_reader_sees_no_zeros_while_its_page_goes_out() {
         });
         let mut out = 0;
         while out < OUT && !reader.is_finished() {
-            out += u32::from(raced.bring(READ, false));
+            match raced.bring(READ, false) {
+                true => out += 1,
+                // The reader has not been there: on a busy machine it needs the processor.
+                false => std::thread::yield_now(),
+            }
         }
         over.store(true, Ordering::Relaxed);
         assert_eq!(reader.join().unwrap(), None, "after {out} times");

@@ -62,7 +62,16 @@ impl Drop for OwnMemory {
     }
 }
 
+/// Opens it. A process that is not to be dumped, as key stores are and who has changed his user, does not own
+/// the file: then it is as others for a moment.
 fn open() -> Result<i32, Errno> {
+    match open_file() {
+        Err(Errno::EACCES) => sys::while_dumpable(open_file).unwrap_or(Err(Errno::EACCES)),
+        opened => opened,
+    }
+}
+
+fn open_file() -> Result<i32, Errno> {
     let path = c"/proc/self/mem";
     let flags = (libc::O_RDWR | libc::O_CLOEXEC) as usize;
     // SAFETY: a NUL-terminated constant path.

@@ -1,7 +1,7 @@
 //! What the program may do with each page, and whether a guard or contents lie there: a byte for each block,
 //! and one for each page of blocks in which pages differ.
 
-use crate::ids::{BLOCK_PAGES, PageId};
+use crate::ids::{BLOCK_PAGES, BlockId, PageId};
 use crate::mem::{Prot, Table};
 use crate::sys::Errno;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -58,6 +58,12 @@ impl Prots {
     pub(super) fn of(&self, page: PageId) -> Known {
         let byte = self.block(page).load(Ordering::Acquire);
         Known::of(if byte == MIXED { self.page(page.0).load(Ordering::Relaxed) } else { byte })
+    }
+
+    /// What all pages of a block are, if they are alike.
+    pub(super) fn whole(&self, block: BlockId) -> Option<Known> {
+        let byte = self.blocks.row(block.0 as usize).load(Ordering::Acquire);
+        (byte != MIXED).then(|| Known::of(byte))
     }
 
     /// How many of the `n` pages at `page..` are like the first one, and what that is.

@@ -38,8 +38,8 @@ pub struct InlineFaults {
     /// Feature bits that a userfaultfd for user mode agreed on, of those that inline faults use.
     pub userfaultfd: Result<u64, Errno>,
     /// Guard regions, and writing to the process's own memory whatever its protection: what the pager
-    /// without userfaultfd needs.
-    pub guards: Tried,
+    /// without userfaultfd needs. Not tried where there is a userfaultfd.
+    pub guards: Option<Tried>,
     /// Anonymous memory at a fixed address, made executable: the place of the gate.
     pub gate: Tried,
     /// Attaching a seccomp filter that traps.
@@ -82,6 +82,12 @@ impl fmt::Display for InlineObstacle {
 }
 
 impl InlineObstacle {
+    /// Whether a filter of system calls refuses userfaultfd: the kernel itself gives one for user mode to
+    /// everybody.
+    pub fn is_filter_on_userfaultfd(self) -> bool {
+        self == InlineObstacle::Userfaultfd(Errno(libc::EPERM))
+    }
+
     /// What would remove it, if anything does.
     pub fn fix(self) -> Option<&'static str> {
         match self {
@@ -92,7 +98,11 @@ impl InlineObstacle {
             InlineObstacle::Userfaultfd(_) | InlineObstacle::NoSignal | InlineObstacle::NoPager => {
                 Some("use Linux 5.11 or newer, with CONFIG_USERFAULTFD")
             }
-            InlineObstacle::Guards(_) => Some("use Linux 6.13 or newer, with /proc mounted"),
+            InlineObstacle::Guards(Errno(libc::EOPNOTSUPP)) => Some("use Linux 6.13 or newer"),
+            InlineObstacle::Guards(Errno(libc::ENOENT | libc::ENOTDIR | libc::EACCES)) => {
+                Some("mount /proc so that /proc/self/mem can be opened")
+            }
+            InlineObstacle::Guards(_) => None,
             InlineObstacle::Gate(_) => Some("allow executable anonymous memory (SELinux: execmem)"),
             InlineObstacle::Filter(_) => Some("allow seccomp(2) in the container's seccomp profile"),
         }
@@ -103,10 +113,11 @@ impl InlineFaults {
     /// Tries what inline faults need; a dozen system calls.
     pub fn try_now() -> InlineFaults {
         let wanted = uffd::SIGBUS | uffd::MOVE | uffd::PAGEFAULT_FLAG_WP;
+        let userfaultfd = Uffd::open_user_mode(wanted).map(|fd| fd.features()).map_err(|e| Errno(e.0));
         InlineFaults {
             processor: cfg!(target_arch = "x86_64"),
-            userfaultfd: Uffd::open_user_mode(wanted).map(|fd| fd.features()).map_err(|e| Errno(e.0)),
-            guards: KernelPager::can_guard().map_err(|e| Errno(e.0)),
+            userfaultfd,
+            guards: userfaultfd.is_err().then(guards),
             gate: gate(),
             filter: seccomp_filter().and_then(|()| filter()),
         }
@@ -117,7 +128,7 @@ impl InlineFaults {
         if !self.processor {
             return Some(InlineObstacle::Processor);
         }
-        let guards = self.guards.map_err(InlineObstacle::Guards);
+        let guards = self.guards.unwrap_or_else(guards).map_err(InlineObstacle::Guards);
         guards.err().or_else(|| self.gate_obstacle())
     }
 
@@ -148,6 +159,10 @@ impl InlineFaults {
     pub fn moves(&self) -> bool {
         self.userfaultfd.is_ok_and(|features| features & uffd::MOVE != 0)
     }
+}
+
+fn guards() -> Tried {
+    KernelPager::can_guard().map_err(|e| Errno(e.0))
 }
 
 /// Two probes at once would be in each other's way.
@@ -203,7 +218,7 @@ mod tests {
         InlineFaults {
             processor: true,
             userfaultfd: Ok(uffd::SIGBUS | uffd::MOVE),
-            guards: Ok(()),
+            guards: Some(Ok(())),
             gate: Ok(()),
             filter: Ok(()),
         }
@@ -257,7 +272,7 @@ mod tests {
         p.userfaultfd.device = Err(Errno(libc::ENOENT));
         assert_eq!((p.auto_faults(), p.without_userfaultfd()), (Some(FaultMode::Inline), true));
         for inline in [
-            InlineFaults { guards: Err(Errno(libc::EOPNOTSUPP)), ..p.inline_faults.clone() },
+            InlineFaults { guards: Some(Err(Errno(libc::EOPNOTSUPP))), ..p.inline_faults.clone() },
             InlineFaults { gate: Err(Errno(libc::EACCES)), ..p.inline_faults.clone() },
             InlineFaults { filter: Err(Errno(libc::EPERM)), ..p.inline_faults.clone() },
             InlineFaults { processor: false, ..p.inline_faults.clone() },

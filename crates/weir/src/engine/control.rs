@@ -153,6 +153,8 @@ impl<P: Pager> Engine<P> {
         if r.prot != PROT_NONE
             && let Err(e) = self.core.pager.protect(PageId(r.start), r.pages, r.prot, r.dump)
         {
+            // A part may have it.
+            let _ = self.core.pager.protect(PageId(r.start), r.pages, PROT_NONE, false);
             self.core.charge_rows(-i64::from(r.pages));
             return Err(Refused::Kernel(e));
         }
@@ -213,7 +215,7 @@ impl<P: Pager> Engine<P> {
         if r.bare {
             return Ok(());
         }
-        if r.prot & PROT_ACCESS != PROT_RW && self.has_frames(r) {
+        if r.prot & PROT_ACCESS != PROT_RW && !self.core.pager.copies() && self.has_frames(r) {
             // Frames leave by MOVE only from plain memory.
             self.reprotect(r, PROT_RW)?;
         }
@@ -269,9 +271,15 @@ impl<P: Pager> Engine<P> {
         let (start, end) = self.page_range(addr, len)?;
         self.admit(&regions, self.unmapped(&regions, start, end))?;
         self.fits(prot, self.unopened(&regions, start, end))?;
+        let owned = !regions.map.parts(start, end).0.is_empty();
         self.replace(&mut regions, Region::new(start, end - start, prot, Kind::Map))?;
         let region = Region::new(start, end - start, prot, Kind::Map);
-        self.open_or_release(&mut regions, region, Show::Now)
+        let opened = self.open_or_release(&mut regions, region, Show::Now);
+        if opened.is_err() && owned {
+            // What lay there is gone, but who lays memory over his reservation has that still.
+            regions.map.place(Region::new(start, end - start, PROT_NONE, Kind::Map));
+        }
+        opened
     }
 
     /// Something else is about to be mapped over a range (a file, shared memory): Weir lets go of

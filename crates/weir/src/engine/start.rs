@@ -11,6 +11,7 @@ use crate::shared::{Core, Geometry};
 use crate::sync::Ordering;
 use weir_os::mem::{Mapping, PAGE_BYTES};
 use weir_os::pager::{Intake, KernelPager, Transfer};
+use weir_os::sys::Errno;
 use weir_os::uffd::Uffd;
 
 /// Whether pages will travel without userfaultfd: if that is asked for, or nothing else can be had.
@@ -56,7 +57,7 @@ impl Engine<KernelPager> {
             arena,
             lift_windows as usize * window_bytes,
         )
-        .map_err(if guarded { StartError::Guards } else { StartError::Userfaultfd })?;
+        .map_err(|e| no_pager(guarded, e))?;
         let way = if pager.is_guarded() { 2 } else { u64::from(!pager.moves()) };
         let mut core = Core::new(pager, geometry, seed(), settings.codec)?;
         if let Some(setting) = &settings.swap {
@@ -105,6 +106,15 @@ fn lifts(settings: &Settings, intake: Intake) -> bool {
         && !settings.embedded
         && weir_os::mem::can_lift()
         && !weir_os::sys::has_io_uring()
+}
+
+/// Why there is no pager, with guards or with a userfaultfd.
+fn no_pager(guarded: bool, e: Errno) -> StartError {
+    match (guarded, e) {
+        (true, Errno::ENOMEM) => StartError::Memory(e),
+        (true, _) => StartError::Guards(e),
+        (false, _) => StartError::Userfaultfd(e),
+    }
 }
 
 fn transfer(pager: PagerKind) -> Transfer {

@@ -82,10 +82,11 @@ pub fn discard<P: Pager>(core: &Core<P>, block: BlockId, mask: u64, depth: Depth
 }
 
 /// Takes the frames from under resident pages: moved out in runs; what cannot move (pinned, not
-/// readable) goes back to the kernel where it is.
+/// readable), or would be copied on its way, goes back to the kernel where it is.
 fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> Gone {
     let block = held.block();
-    let moved = match core.room.frames.take_empty() {
+    let window = if core.pager.copies() { None } else { core.room.frames.take_empty() };
+    let moved = match window {
         Some(window) => {
             let plain = mask & !held.readonly();
             let moved = drain_runs(core, held, window, plain, |word| {
@@ -102,6 +103,8 @@ fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> 
     while let Some((start, len)) = next_run(left, at) {
         left &= !run_mask(start, len);
         at = start + len;
+        // One call for all of them; where it is refused, each is asked for.
+        let all = len > 1 && core.pager.drop_pages(block.page(start), len).is_ok();
         for i in start..start + len {
             let page: PageId = block.page(i);
             let word = core.table.word(page);
@@ -110,7 +113,7 @@ fn free_resident<P: Pager>(core: &Core<P>, held: &BlockGuard<'_>, mask: u64) -> 
             if found.state() != State::Resident {
                 continue;
             }
-            match core.pager.drop_pages(page, 1) {
+            match if all { Ok(()) } else { core.pager.drop_pages(page, 1) } {
                 Ok(()) => {
                     must(word.try_discard(found));
                     core.room.frames.vanished(1);

@@ -14,7 +14,7 @@ use crate::page::region::Access;
 use crate::page::state::State;
 use crate::page::{BlockId, PageId};
 use crate::shared::{Core, Geometry};
-use crate::sim::{FakePager, World};
+use crate::sim::{Call, FakePager, World};
 use crate::sync::Ordering;
 use weir_os::sys::Errno;
 
@@ -666,4 +666,24 @@ fn two_blocks_of_which_a_page_is_damaged_or_cannot_be_mapped_come_as_far_as_it()
         assert!(matches!(outcome, Outcome::Installed(_)), "{outcome:?}");
         assert_eq!((first, second), (20, 0));
     }
+}
+
+#[test]
+fn what_would_be_copied_on_its_way_is_dropped_where_it_is_by_one_call_for_a_run() {
+    let core = core();
+    core.pager.copy();
+    fill_block(&core, 3, text);
+    fill_block(&core, 4, text);
+    let exist = core.room.frames.existing();
+    core.pager.refuse(Call::Drop, 2, 9, Errno::EINVAL);
+    let gone = discard(&core, BlockId(3), !(1 << 20), Depth::All);
+    assert_eq!((gone.pages, gone.refused), (63, None));
+    assert_eq!((core.pager.refuse_no_more(), core.room.frames.existing()), (9, exist - 63));
+    assert!(core.pager.read(BlockId(3).page(20)).is_some() && core.pager.read(BlockId(3).page(21)).is_none());
+    // A run that is refused is asked for page by page; what is refused then stays.
+    core.pager.refuse(Call::Drop, 0, 2, Errno::EINVAL);
+    let gone = discard(&core, BlockId(4), u64::MAX, Depth::All);
+    assert_eq!((gone.pages, gone.refused), (63, Some(Errno::EINVAL)));
+    assert_eq!(core.table.block(BlockId(4)).resident(), 1);
+    assert_eq!(core.room.frames.existing(), exist - 126);
 }

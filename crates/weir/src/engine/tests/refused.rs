@@ -177,14 +177,30 @@ fn a_mapping_that_cannot_be_made_is_nobodys() {
     let start = filled(&mut w, 1);
     let held = w.engine.core.resident_bytes();
     let beyond = w.addr(start) + bytes(8 * BLOCK);
-    w.pager().fail_protect(2, Errno::ENOMEM);
+    // The call behind each of them takes back what access a part may have.
+    w.pager().fail_protect(1, Errno::ENOMEM);
     assert!(w.engine.map(bytes(100), 1, PROT_RW, Kind::Map).is_err());
+    w.pager().fail_protect(2, Errno::ENOMEM);
     assert!(w.engine.map_fixed(beyond, bytes(100), PROT_RW).is_err());
     assert_eq!(w.engine.regions().map.mapped_pages(), u64::from(BLOCK));
     assert_eq!(w.engine.core.resident_bytes(), held, "rows are refunded");
     assert_eq!(region(&w, page_at(beyond)), None);
     w.engine.map_fixed(beyond, bytes(100), PROT_RW).unwrap();
     check_all(&w, start, BLOCK);
+}
+
+#[test]
+fn a_reservation_over_which_memory_was_refused_is_not_given_to_somebody_else() {
+    let w = world_with(11, None, Policy::Writeback);
+    let len = bytes(4 * BLOCK);
+    let reserved = w.engine.map(len, 1, 0, Kind::Map).unwrap();
+    w.pager().refuse(Call::Protect, 0, 2, Errno::ENOMEM);
+    assert!(w.engine.map_fixed(reserved, len, PROT_RW).is_err());
+    w.pager().refuse_no_more();
+    assert!(region(&w, page_at(reserved)).is_some_and(|r| r.bare && r.pages == 4 * BLOCK));
+    let other = w.engine.map(len, 1, PROT_RW, Kind::Map).unwrap();
+    assert!(other >= reserved + len || other + len <= reserved);
+    w.engine.map_fixed(reserved, len, PROT_RW).unwrap();
 }
 
 #[test]
