@@ -69,6 +69,8 @@ static void keeps_every_byte(void) {
     CHECK(weir_pool_free(small) == -EBUSY);
     CHECK(weir_free(small, a) == 0 && weir_pool_free(small) == 0);
     CHECK(wrong(b, 20 * MIB) == 0);
+    CHECK(weir_pin(large, b, 5 * MIB, NULL) == 0 && weir_pool_set_memory(large, 8 * MIB) == -EBUSY);
+    CHECK(weir_unpin(large, b, 5 * MIB) == 0);
     CHECK(weir_pool_set_memory(large, 8 * MIB) == 0 && weir_pool_set_memory(large, 64 * MIB) == -EINVAL);
     CHECK(weir_free(large, b) == 0 && weir_free(large, NULL) == 0 && weir_pool_free(large) == 0);
 }

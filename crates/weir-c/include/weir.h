@@ -49,7 +49,7 @@ enum {
  * half of the machine's. swap: a folder on a disk, "FOLDER:SIZE", a size, "none", or NULL: a file in
  * /var/tmp as large as fits. The texts are the caller's. -EINVAL: NULL, no text in UTF-8, or a text that is
  * no such value. -EPERM: userfaultfd is not permitted. -ENOSPC: the swap file cannot be had. -ENOMEM: no
- * address space or memory. -EAGAIN: no thread.
+ * address space or memory. -EAGAIN: no thread, or the process has 64 pools.
  */
 int weir_pool_new(weir_pool **pool, const char *memory, const char *swap);
 
@@ -68,7 +68,7 @@ int weir_pool_free(weir_pool *pool);
 
 /*
  * From now on the pool may have so many bytes of RAM, at most what it was made with. -EINVAL: less than 8
- * MiB, or more.
+ * MiB, or more. -EBUSY: more than half of it would be pinned. -ENOSPC: what the pool holds would not fit.
  */
 int weir_pool_set_memory(weir_pool *pool, uint64_t bytes);
 

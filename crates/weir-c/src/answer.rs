@@ -15,7 +15,7 @@ pub fn of_build(e: &BuildError) -> c_int {
         BuildError::Userfaultfd(_) => libc::EPERM,
         BuildError::Swap(_) => libc::ENOSPC,
         BuildError::Start(_) => libc::ENOMEM,
-        BuildError::Signals(_) | BuildError::Thread(_) => libc::EAGAIN,
+        BuildError::Signals(_) | BuildError::Thread(_) | BuildError::TooMany => libc::EAGAIN,
     }
 }
 
@@ -55,6 +55,8 @@ pub fn of_pin(e: &PinError) -> c_int {
 pub fn of_memory(e: &MemoryError) -> c_int {
     match e {
         MemoryError::Size { .. } | MemoryError::Bounds { .. } => libc::EINVAL,
+        MemoryError::Pinned { .. } => libc::EBUSY,
+        MemoryError::Full(_) => libc::ENOSPC,
         MemoryError::Forked => libc::ECHILD,
     }
 }
@@ -67,9 +69,9 @@ pub fn text_of(error: c_int) -> &'static CStr {
         libc::EPERM => {
             c"userfaultfd is not permitted (/dev/userfaultfd, vm.unprivileged_userfaultfd=1, CAP_SYS_PTRACE)"
         }
-        libc::ENOSPC => c"the pool is full, or its swap file cannot be had",
+        libc::ENOSPC => c"the pool is full, or would be, or its swap file cannot be had",
         libc::ENOMEM => c"no addresses or no memory of this length",
-        libc::EAGAIN => c"no more threads, or no more locked pages (RLIMIT_MEMLOCK), for this process",
+        libc::EAGAIN => c"no more threads, pools, or locked pages (RLIMIT_MEMLOCK) for this process",
         libc::EOVERFLOW => c"the length overflows",
         libc::ENOBUFS => c"more than half of the pool's pages would be pinned",
         libc::EBUSY => c"memory is still in use or pinned",

@@ -295,16 +295,37 @@ impl<P: Pager> Core<P> {
         if seen.is_none() && swapping.is_none() {
             return false;
         }
-        let pool = u64::from(self.room.pool.owned()) * u64::from(BLOCK_PAGES);
         // Those that the limit allows, or more.
         let frames = self.ledger.frames_beside().max(self.room.frames.limit());
+        let in_frames = u64::from(frames).saturating_sub(self.pool_pages());
+        self.overflows(in_frames * seen.unwrap_or(100) / 100, frames)
+    }
+
+    /// Whether what there is would fit into a budget of so many bytes and what is left of the swap file, at
+    /// the ratio seen so far. What did not compress, and all of it while nothing was compressed, counts whole.
+    pub fn fits_into(&self, budget: u64) -> bool {
+        let existing = u64::from(self.room.frames.existing());
+        let in_frames = existing.saturating_sub(u64::from(self.room.frames.free()) + self.pool_pages());
+        let stuck = &self.stats;
+        let stuck = stuck.out_stuck.load(Ordering::Relaxed) + stuck.out_untried.load(Ordering::Relaxed);
+        let stuck = stuck.min(in_frames);
+        let packed = stuck + (in_frames - stuck) * self.pool_ratio_percent().unwrap_or(100) / 100;
+        self.ledger.is_enough(budget) && !self.overflows(packed, self.ledger.frames_within(budget))
+    }
+
+    fn pool_pages(&self) -> u64 {
+        u64::from(self.room.pool.owned()) * u64::from(BLOCK_PAGES)
+    }
+
+    /// Whether the pool and so many pages beside it fit neither into so many frames nor into the swap file.
+    fn overflows(&self, pages: u64, frames: u32) -> bool {
+        let swapping = self.copies.swapping.as_ref().filter(|s| s.usable());
         // Working room: what faults leave to the pool, a window coming in and one going out.
         let limit = u64::from(frames.saturating_sub(4 * BLOCK_PAGES));
-        let in_frames = u64::from(frames).saturating_sub(pool);
-        let ratio_percent = seen.unwrap_or(100);
         // Records that can be given up at no price.
+        let ratio_percent = self.pool_ratio_percent().unwrap_or(100);
         let kept = (self.copies.kept() + self.copies.doubled()) * ratio_percent / 100;
-        let wanted = pool.saturating_sub(kept) + in_frames * ratio_percent / 100;
+        let wanted = self.pool_pages().saturating_sub(kept) + pages;
         let missing = wanted.saturating_sub(limit * 95 / 100);
         // What does not compress at all may be among it, and clusters are never full.
         let room = |s: &Swapping<P::Disk>| s.tier.free_bytes() / PAGE_BYTES as u64;

@@ -24,6 +24,17 @@ fn fill(region: &mut [u8]) {
     }
 }
 
+/// Fills a region with bytes that do not compress at all.
+fn noise(region: &mut [u8]) {
+    let numbers = (1u64..).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    region.chunks_exact_mut(8).zip(numbers).for_each(|(to, from)| to.copy_from_slice(&from));
+}
+
+fn is_noise(region: &[u8]) -> bool {
+    let numbers = (1u64..).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    region.chunks_exact(8).zip(numbers).all(|(is, was)| is == was)
+}
+
 fn wrong(region: &[u8]) -> usize {
     region.iter().enumerate().step_by(61).filter(|(i, b)| **b != byte(*i)).count()
 }
@@ -319,6 +330,35 @@ fn the_budget_follows_set_memory() {
 }
 
 #[test]
+fn a_budget_of_which_too_much_would_be_pinned_is_refused_and_changes_nothing() {
+    let pool = pool(32);
+    let region = pool.alloc(12 * MIB).unwrap();
+    let guard = region.pin(..9 * MIB).unwrap();
+    let refused = pool.set_memory("16MiB").unwrap_err();
+    let MemoryError::Pinned { pinned, free } = refused else { panic!("{refused}") };
+    assert!(pinned == 9 * MIB as u64 && free < 8 * MIB as u64, "{refused}");
+    assert_eq!(pool.stats().memory, 32 * MIB as u64);
+    pool.set_memory("24MiB").unwrap();
+    drop(guard);
+    pool.set_memory("16MiB").unwrap();
+}
+
+#[test]
+fn a_budget_that_would_not_hold_the_data_is_refused_and_changes_nothing() {
+    let pool = Pool::builder().memory("32MiB").swap("none").build().unwrap();
+    let mut region = pool.alloc(20 * MIB).unwrap();
+    noise(&mut region);
+    assert_eq!(pool.set_memory("8MiB"), Err(MemoryError::Full(8 << 20)));
+    assert_eq!(pool.stats().memory, 32 * MIB as u64);
+    pool.set_memory("28MiB").unwrap();
+    assert!(is_noise(&region));
+    assert_eq!(pool.set_memory("16MiB"), Err(MemoryError::Full(16 << 20)));
+    region.discard(2 * MIB..).unwrap();
+    pool.set_memory("8MiB").unwrap();
+    assert!(is_noise(&region[..2 * MIB]));
+}
+
+#[test]
 fn without_a_swap_file_a_full_pool_gives_nothing_new() {
     let pool = Pool::builder().memory("8MiB").swap("none").build().unwrap();
     let mut regions: Vec<Region> = Vec::new();
@@ -363,25 +403,83 @@ fn a_pool_that_is_gone_leaves_nothing_behind() {
     });
 }
 
+/// Whether it is true in a child of a fork: its status.
+fn in_child(f: &dyn Fn() -> bool) -> i32 {
+    // SAFETY: the child reads memory and asks pools, and ends by `_exit`.
+    match unsafe { libc::fork() } {
+        // SAFETY: ends the child.
+        0 => unsafe { libc::_exit(if f() { 0 } else { 1 }) },
+        pid => {
+            let mut status = 0;
+            // SAFETY: writes the live status.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            status
+        }
+    }
+}
+
+fn is_segv(status: i32) -> bool {
+    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV
+}
+
+#[test]
+fn a_pool_of_a_forked_child_does_not_come_to_lie_where_its_parents_was() {
+    alone("builds_in_a_child", || {
+        // As under a debugger: the first place tried is always the same.
+        // SAFETY: says how addresses are chosen from here on.
+        assert!(unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } >= 0);
+        let pool = pool(8);
+        let mut region = pool.alloc(12 * MIB).unwrap();
+        fill(&mut region);
+        let builds = || {
+            let own = inline_pool(8);
+            let mut bytes = self::pool(8).alloc(12 * MIB).unwrap();
+            bytes.fill(9);
+            drop(own);
+            bytes.iter().all(|b| *b == 9)
+        };
+        assert_eq!(in_child(&builds), 0);
+        assert!(is_segv(in_child(&|| {
+            let own = self::pool(8);
+            let mut bytes = own.alloc(12 * MIB).unwrap();
+            bytes.fill(9);
+            region[MIB] == 9 || bytes[0] == 9
+        })));
+        assert_eq!(wrong(&region), 0);
+    });
+}
+
+#[test]
+fn a_process_may_have_64_pools_and_hears_that_there_may_be_no_more() {
+    alone("many_pools", || {
+        // The first ones have all addresses that there are: the others are content with less.
+        let make = |n| Pool::builder().memory(if n < 9 { "2GiB" } else { "8MiB" }).swap("none").build();
+        let mut pools: Vec<(Pool, Region)> = Vec::new();
+        let refused = loop {
+            let n = pools.len();
+            match make(n) {
+                Ok(pool) => {
+                    let mut region = pool.alloc(MIB).unwrap();
+                    region.fill(n as u8);
+                    pools.push((pool, region));
+                }
+                Err(e) => break e,
+            }
+        };
+        assert_eq!((pools.len(), &refused), (64, &BuildError::TooMany), "{refused}");
+        let mut all = pools.iter().enumerate();
+        assert!(all.all(|(n, (_, region))| region.iter().all(|b| *b == n as u8)));
+        pools.pop();
+        assert!(make(63).is_ok());
+    });
+}
+
 #[test]
 fn a_forked_child_has_nothing_of_the_pool_and_the_parent_all() {
     alone("forks", || {
         let pool = pool(8);
         let mut region = pool.alloc(16 * MIB).unwrap();
         fill(&mut region);
-        let child = |f: &dyn Fn() -> bool| {
-            // SAFETY: the child reads memory and asks the pool, and ends by `_exit`.
-            match unsafe { libc::fork() } {
-                // SAFETY: ends the child.
-                0 => unsafe { libc::_exit(if f() { 0 } else { 1 }) },
-                pid => {
-                    let mut status = 0;
-                    // SAFETY: writes the live status.
-                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-                    status
-                }
-            }
-        };
         let refused = || {
             pool.alloc(1).unwrap_err() == AllocError::Forked
                 && region.prefetch(..).unwrap_err() == RangeError::Forked
@@ -389,9 +487,8 @@ fn a_forked_child_has_nothing_of_the_pool_and_the_parent_all() {
                 && pool.set_memory("8M").unwrap_err() == MemoryError::Forked
                 && pool.stats().memory == 8 * MIB as u64
         };
-        assert_eq!(child(&refused), 0);
-        let status = child(&|| region[12 * MIB] == 0);
-        assert_eq!((libc::WIFSIGNALED(status), libc::WTERMSIG(status)), (true, libc::SIGSEGV));
+        assert_eq!(in_child(&refused), 0);
+        assert!(is_segv(in_child(&|| region[12 * MIB] == 0)));
         assert!(std::process::Command::new("true").status().unwrap().success());
         assert_eq!(wrong(&region), 0);
     });

@@ -17,6 +17,7 @@ mod readahead_tests;
 mod regions;
 pub mod remap;
 mod say;
+pub mod spaces;
 pub mod start;
 pub mod statistics;
 pub mod summary;
@@ -160,7 +161,7 @@ impl<P: Pager> Engine<P> {
     }
 
     fn regions(&self) -> MutexGuard<'_, Regions> {
-        // Panics end the process, so a poisoned lock is never seen.
+        // Panics end the process, by the profile or by `library/whole.rs`: a poisoned lock is never seen.
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -77,7 +77,7 @@ impl Engine<KernelPager> {
     /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. Outside
     /// the gate.
     pub fn set_budget(&self, bytes: u64) {
-        let _inside = self.gate.enter();
+        let _inside = self.inside();
         self.core.set_budget(bytes);
     }
 

@@ -1,5 +1,6 @@
 //! What can go wrong with a pool, a type for each kind of request.
 
+use crate::engine::spaces::POOLS_MAX;
 use crate::error::{StartError, SwapFileError};
 use weir_os::sys::Errno;
 
@@ -35,6 +36,9 @@ pub enum BuildError {
     /// SIGBUS cannot be had for faults that are resolved inline, or too many pools have it.
     #[error("SIGBUS cannot be had for inline faults: {0}")]
     Signals(Errno),
+    /// So many pools as a process may have at once are there, those that it was forked with included.
+    #[error("a process may have {} pools at once, those that it was forked with included", POOLS_MAX)]
+    TooMany,
     /// The process may have no more threads.
     #[error("a thread of the pool cannot be started: {0}")]
     Thread(Errno),
@@ -140,6 +144,17 @@ pub enum MemoryError {
         /// What the pool was built with.
         max: u64,
     },
+    /// More than half of it would be pinned.
+    #[error("{pinned} bytes are pinned: of so little memory {free} bytes can be")]
+    Pinned {
+        /// Bytes of the pages that are pinned.
+        pinned: u64,
+        /// Bytes that could be pinned with the budget that was asked for.
+        free: u64,
+    },
+    /// What the pool holds would fit neither into so little RAM, compressed, nor into the swap file.
+    #[error("the pool holds more than {0} bytes of memory and its swap file can take")]
+    Full(u64),
     /// The process is a child of the one that made the pool.
     #[error("the pool belongs to the process that this one was forked from")]
     Forked,

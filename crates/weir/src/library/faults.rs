@@ -6,6 +6,7 @@
 use super::errors::BuildError;
 use crate::engine::Engine;
 use crate::engine::inline::Served;
+use crate::engine::spaces::POOLS_MAX;
 use crate::sync::Ordering;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,9 +16,6 @@ use weir_os::sys::Errno;
 
 type Weir = Engine<KernelPager>;
 
-/// Most pools at once that have their faults resolved so.
-const MOST: usize = 64;
-
 /// Where a pool's addresses are. `base` is 0 while the row is free.
 #[derive(Debug)]
 struct Row {
@@ -26,9 +24,9 @@ struct Row {
     engine: AtomicPtr<Weir>,
 }
 
-static ROWS: [Row; MOST] = [const {
+static ROWS: [Row; POOLS_MAX] = [const {
     Row { base: AtomicUsize::new(0), len: AtomicUsize::new(0), engine: AtomicPtr::new(core::ptr::null_mut()) }
-}; MOST];
+}; POOLS_MAX];
 /// Held while rows change.
 static CHANGING: Mutex<()> = Mutex::new(());
 /// Who had the signal before.

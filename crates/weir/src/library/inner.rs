@@ -1,12 +1,14 @@
 //! What a pool and its regions share: the engine, its threads, and who has pinned what.
 
-use super::errors::{AllocError, BuildError, PinError, RangeError};
+use super::errors::{AllocError, BuildError, MemoryError, PinError, RangeError};
 use super::faults::Faults;
 use super::pins::Pins;
 use super::threads::Hands;
+use super::whole::whole;
 use crate::config::{self, Settings};
 use crate::engine::Engine;
 use crate::engine::remap::Place;
+use crate::engine::spaces::Kept;
 use crate::error::{Refused, StartError};
 use crate::page::region::Kind;
 use crate::sync::Ordering;
@@ -30,6 +32,8 @@ pub(super) struct Inner {
     engine: Arc<Weir>,
     hands: Option<Hands>,
     pins: Pins,
+    /// Goes after the engine: then other memory may lie there.
+    kept: Option<Kept>,
 }
 
 impl Inner {
@@ -50,16 +54,22 @@ impl Inner {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })?;
-        let kept = engine.core.pager.keep_from_children();
-        kept.map_err(|e| BuildError::Start(StartError::Memory(e)))?;
+        let kept = Some(Kept::new(engine.space()).ok_or(BuildError::TooMany)?);
+        let apart = engine.core.pager.keep_from_children();
+        apart.map_err(|e| BuildError::Start(StartError::Memory(e)))?;
         let faults = (intake == Intake::InThread).then(|| Faults::serve(&engine)).transpose()?;
         let hands = Some(Hands::start(&engine, benches)?);
-        Ok(Inner { faults, engine, hands, pins: Pins::default() })
+        Ok(Inner { faults, engine, hands, pins: Pins::default(), kept })
     }
 
     /// The engine, for what only reads numbers.
     pub(super) fn engine(&self) -> &Weir {
         &self.engine
+    }
+
+    /// Has the engine do something, as a whole.
+    pub(super) fn ask<T>(&self, request: impl FnOnce(&Weir) -> T) -> T {
+        whole(|| request(&self.engine))
     }
 
     /// Whether this is the process that made the pool.
@@ -70,7 +80,7 @@ impl Inner {
     /// So many bytes of zeros; their address.
     pub(super) fn alloc(&self, len: usize) -> Result<usize, AllocError> {
         self.check_len(len)?;
-        self.engine.map(len, 1, PROT_RW, Kind::Map).map_err(refused)
+        self.ask(|engine| engine.map(len, 1, PROT_RW, Kind::Map)).map_err(refused)
     }
 
     /// Memory from `alloc` becomes longer or shorter; its address from now on.
@@ -80,7 +90,7 @@ impl Inner {
         if rows.any(&pages(addr, len)) {
             return Err(AllocError::Pinned);
         }
-        self.engine.remap(addr, len, new, Place::Anywhere, false).map_err(refused)
+        self.ask(|engine| engine.remap(addr, len, new, Place::Anywhere, false)).map_err(refused)
     }
 
     fn check_len(&self, len: usize) -> Result<(), AllocError> {
@@ -97,7 +107,7 @@ impl Inner {
         if self.is_here() {
             self.pins.lock().forget(&pages(addr, len));
             // An error of the kernel's leaves it mapped: nobody has its address any more.
-            let _ = self.engine.unmap(addr, len);
+            let _ = self.ask(|engine| engine.unmap(addr, len));
         }
     }
 
@@ -113,7 +123,7 @@ impl Inner {
         if range.is_empty() {
             return Ok(());
         }
-        f(&self.engine, range.start, range.len()).map_err(|e| match e {
+        self.ask(|engine| f(engine, range.start, range.len())).map_err(|e| match e {
             Refused::Kernel(e) => RangeError::Kernel(e),
             Refused::NotManaged | Refused::NoSpace => RangeError::Kernel(Errno::EINVAL),
             Refused::Full => RangeError::Kernel(Errno::ENOMEM),
@@ -134,7 +144,7 @@ impl Inner {
             return Err(full(free));
         }
         for (n, part) in parts.iter().enumerate() {
-            if let Err(e) = self.engine.mlock(part.start, part.len()) {
+            if let Err(e) = self.ask(|engine| engine.mlock(part.start, part.len())) {
                 // This one may be locked in part.
                 parts[..=n].iter().for_each(|part| self.let_go(part));
                 return Err(match e {
@@ -164,7 +174,27 @@ impl Inner {
 
     fn let_go(&self, part: &Range<usize>) {
         // The pages are there: it cannot be refused.
-        let _ = self.engine.munlock(part.start, part.len());
+        let _ = self.ask(|engine| engine.munlock(part.start, part.len()));
+    }
+
+    /// The budget becomes so many bytes, which are within its bounds.
+    pub(super) fn set_memory(&self, bytes: u64) -> Result<(), MemoryError> {
+        if !self.is_here() {
+            return Err(MemoryError::Forked);
+        }
+        let _pins = self.pins.lock(); // nobody pins meanwhile
+        let core = &self.engine.core;
+        if bytes < core.ledger.budget_bytes() {
+            let (pinned, free) = (self.pinned_bytes(), pinnable(core.ledger.frames_within(bytes)));
+            if pinned > free {
+                return Err(MemoryError::Pinned { pinned, free });
+            }
+            if !core.fits_into(bytes) {
+                return Err(MemoryError::Full(bytes));
+            }
+        }
+        self.ask(|engine| engine.set_budget(bytes));
+        Ok(())
     }
 
     /// Bytes in pages that are pinned now.
@@ -173,8 +203,7 @@ impl Inner {
     }
 
     fn pinnable_bytes(&self) -> u64 {
-        let most = u64::from(self.engine.core.room.frames.limit() / 2) * PAGE_BYTES as u64;
-        most.saturating_sub(self.pinned_bytes())
+        pinnable(self.engine.core.room.frames.limit()).saturating_sub(self.pinned_bytes())
     }
 }
 
@@ -182,13 +211,19 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let hands = self.hands.take();
         if self.is_here() {
-            hands.into_iter().for_each(|hands| hands.stop(&self.engine));
+            whole(|| hands.into_iter().for_each(|hands| hands.stop(&self.engine)));
         } else {
-            // In a child of a fork there are no such threads, and other memory may lie where the pool's is.
-            core::mem::forget((hands, self.faults.take()));
+            // In a child of a fork there are no such threads, and what the child has of the pool's addresses
+            // must not come to mean anything.
+            core::mem::forget((hands, self.faults.take(), self.kept.take()));
             core::mem::forget(Arc::clone(&self.engine));
         }
     }
+}
+
+/// Bytes that can be pinned of so many frames: half of them.
+fn pinnable(frames: u32) -> u64 {
+    u64::from(frames / 2) * PAGE_BYTES as u64
 }
 
 /// The whole pages that bytes lie in.

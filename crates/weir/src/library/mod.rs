@@ -13,6 +13,7 @@ mod region;
 mod size;
 mod threads;
 mod vec;
+mod whole;
 
 pub use builder::Builder;
 pub use errors::{AllocError, BuildError, MemoryError, PinError, RangeError};

@@ -14,8 +14,8 @@ use weir_os::mem::PAGE_BYTES;
 /// Memory within a budget of RAM, however much of it there is. What is not in use is compressed within the
 /// budget, and then goes to a swap file.
 ///
-/// A process may have several, each with a budget of its own. Copies of a `Pool` are the same pool. It ends
-/// with its last copy and its last [`Region`]: its threads, its RAM and its swap file go.
+/// A process may have several (64 at once), each with a budget of its own. Copies of a `Pool` are the same
+/// pool. It ends with its last copy and its last [`Region`]: its threads, its RAM and its swap file go.
 ///
 /// If RAM, compressed pages and swap file are full while a page must come in, the process ends with a
 /// message, as if the kernel had run out of memory: nothing else can keep what was written. Until then
@@ -37,8 +37,8 @@ impl Pool {
     /// Every region begins at a block of 256 KiB of addresses: small things are better put together in one.
     ///
     /// # Errors
-    /// No bytes at all; more than addresses can tell apart, or than the pool has addresses (2 TiB); a full
-    /// pool; a process that was forked from the pool's.
+    /// No bytes at all; more than addresses can tell apart, or than the pool has addresses (some 500 budgets,
+    /// 2 TiB at most, less beside many pools); a full pool; a process that was forked from the pool's.
     pub fn alloc(&self, len: usize) -> Result<Region, AllocError> {
         let addr = self.inner.alloc(len)?;
         Ok(Region::new(Arc::clone(&self.inner), addr, len))
@@ -48,7 +48,9 @@ impl Pool {
     /// less as soon as as much has been compressed or written.
     ///
     /// # Errors
-    /// A text that is no size; less than 8 MiB, more than the pool was built with.
+    /// A text that is no size; less than 8 MiB, more than the pool was built with; more than half of it would
+    /// be pinned; what the pool holds would not fit, as far as can be seen: at the ratio at which it has
+    /// compressed so far, and as it is while nothing has been compressed, or did not compress.
     pub fn set_memory(&self, size: impl Into<Size>) -> Result<(), MemoryError> {
         let size = size.into();
         let bytes = parse_size(size.text(), weir_os::probe::ram_limit_bytes())
@@ -58,11 +60,7 @@ impl Pool {
         if bytes < min || bytes > max {
             return Err(MemoryError::Bounds { bytes, min, max });
         }
-        if !self.inner.is_here() {
-            return Err(MemoryError::Forked);
-        }
-        engine.set_budget(bytes);
-        Ok(())
+        self.inner.set_memory(bytes)
     }
 
     /// What the pool holds now, but for what is being served at the moment. Takes no lock.
@@ -88,7 +86,7 @@ impl Pool {
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let engine = self.inner.engine();
         if self.inner.is_here() {
-            engine.core.publish();
+            self.inner.ask(|engine| engine.core.publish());
         }
         let mut all = Vec::new();
         engine.each_counter(|key, value| all.push((key, value)));

@@ -96,6 +96,16 @@ impl Ledger {
         (limit.saturating_sub(self.spent_bytes()) / PAGE_BYTES as u64) as u32
     }
 
+    /// Frames that a budget of so many bytes would leave beside metadata, with nothing outside.
+    pub fn frames_within(&self, budget: u64) -> u32 {
+        (budget.saturating_sub(self.spent_bytes()) / PAGE_BYTES as u64) as u32
+    }
+
+    /// Whether a budget of so many bytes holds the metadata there is, and frames to work with.
+    pub fn is_enough(&self, budget: u64) -> bool {
+        budget >= self.spent_bytes() + BUDGET_BYTES_MIN / 2
+    }
+
     /// The limit becomes what the budget leaves. Whether it has changed.
     pub fn follow(&self) -> bool {
         let left = self.left.load(Ordering::SeqCst) + self.files.load(Ordering::SeqCst);
