@@ -3,6 +3,7 @@
 #include "files.h"
 
 #include <sys/file.h>
+#include <sys/uio.h>
 
 #define BYTES (128 * MIB)
 #define NAME "files.data"
@@ -238,6 +239,44 @@ static void a_lease_on_a_mapped_file_is_not_broken(void) {
     CHECK(close(fd) == 0 && unlink("files.lease") == 0, "close");
 }
 
+/* Every way to hand parts of a mapping to the kernel: it must find in them what is in the file. */
+static void calls_send_from_a_mapping_what_is_in_the_file(void) {
+    const size_t part = (64 << 10) + 100;
+    int fd = file_of(NAME, BYTES, 860);
+    char *start = map_file(fd, BYTES, PROT_READ, MAP_SHARED);
+    int out = open("files.sent", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK(out >= 0, "open");
+    struct iovec *parts = malloc(3 * sizeof *parts);
+    char *sent = malloc(3 * part);
+    CHECK(parts && sent, "malloc");
+    uint64_t seed = 1;
+    for (int n = 0; n < 3000; n++) {
+        size_t at[3];
+        for (int i = 0; i < 3; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            at[i] = (seed >> 20) % (BYTES - part);
+            parts[i] = (struct iovec){start + at[i], part};
+        }
+        int count = n % 3 == 2 ? 3 : 1;
+        ssize_t bytes = (ssize_t)(count * part);
+        if (n % 3 == 0) CHECK(pwrite(out, start + at[0], part, 0) == bytes, "pwrite");
+        CHECK(lseek(out, 0, SEEK_SET) == 0, "lseek");
+        if (n % 3 == 1) CHECK(write(out, start + at[0], part) == bytes, "write");
+        if (n % 3 == 2) CHECK(pwritev(out, parts, count, 0) == bytes, "pwritev");
+        if (n % 10 < 3) {
+            CHECK(pread(out, sent, (size_t)bytes, 0) == bytes, "pread");
+            for (int i = 0; i < count; i++)
+                CHECK(memcmp(sent + (size_t)i * part, start + at[i], part) == 0, "part %d of call %d", i, n);
+            size_t whole = at[0] / PAGE + 1;
+            CHECK(page_is(sent + whole * PAGE - at[0], 860 + whole), "page %zu of call %d", whole, n);
+        }
+    }
+    free(parts);
+    free(sent);
+    unmap(start, BYTES);
+    CHECK(close(out) == 0 && unlink("files.sent") == 0 && close(fd) == 0, "close");
+}
+
 static void odd_files_are_as_natively(void) {
     int fd = file_of(NAME, 3 * PAGE, 900);
     char *start = map_file(fd, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED);
@@ -283,6 +322,7 @@ int main(void) {
     RUN(a_child_has_the_same_files);
     RUN(locks_of_files_and_numbers_of_descriptors_are_the_programs);
     RUN(a_lease_on_a_mapped_file_is_not_broken);
+    RUN(calls_send_from_a_mapping_what_is_in_the_file);
     RUN(odd_files_are_as_natively);
     return 0;
 }

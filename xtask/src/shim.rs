@@ -39,6 +39,7 @@ const EXPECTED: &[(&str, &str, u64)] = &[
     ("loads", "weir_loads_answered", 100_000),
     ("holds", "weir_calls_held", 10_000),
     (FILES, EVICTED, 100_000),
+    (FILES, "weir_files_announced", 4_000),
     (PASSES, EVICTED, 100_000),
 ];
 /// Read files of several times the budget again and again.

@@ -201,6 +201,14 @@ pub fn page_out(start: usize, bytes: usize) -> Result<(), Errno> {
     unsafe { crate::mem::advise(start, bytes, libc::MADV_PAGEOUT) }
 }
 
+/// Has pages of a file that are not there read, with as few requests as can be; the caller does not wait.
+pub fn will_need(addr: usize, bytes: usize) {
+    let start = addr / PAGE_BYTES * PAGE_BYTES;
+    let end = crate::mem::round_up_page(addr.saturating_add(bytes));
+    // SAFETY: the advice changes no contents, whatever lies there.
+    let _ = unsafe { crate::mem::advise(start, end - start, libc::MADV_WILLNEED) };
+}
+
 /// Drops cached pages of a part of a file that nobody has mapped: what was read ahead. (A huge page that
 /// [`page_out`] had to split is not mapped any more, all of it: its other parts come back without a read.)
 pub fn drop_unmapped(fd: i32, offset: u64, bytes: u64) {

@@ -342,6 +342,9 @@ counters! {
         /// Dirty pages of mapped files whose writing was begun, so that they can leave.
         files_written "weir_files_written" pages
             "Mapped files are written to, and must reach the disk before they can leave.",
+        /// Parts of mapped files that system calls named: they were read ahead as a whole, and stayed longer.
+        files_announced "weir_files_announced" events
+            "The program writes or sends from mapped files. Nothing to do.",
         /// Pages that were there again when a block of a mapped file that had left was seen again.
         files_refaulted "weir_files_refaulted" pages
             "Pages of files were wanted again soon. A larger --memory.",

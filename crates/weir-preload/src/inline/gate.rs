@@ -41,6 +41,7 @@ impl Caller for Look<'_> {
 
     fn buffer(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
         self.managed |= self.engine.touches(addr, len);
+        self.engine.file_used(addr, len);
         Ok(())
     }
 }
@@ -121,6 +122,9 @@ pub fn gate(
 ) -> Option<isize> {
     let engine = state::engine().filter(|_| taken())?;
     let named = args.iter().any(|a| engine.contains(*a));
+    if buffers == Buffers::InArguments && engine.files.any() {
+        engine.file_used(args[1], args[2]);
+    }
     if !named && (buffers == Buffers::InArguments || !in_tables(engine, nr, args, frame)) {
         return None;
     }
@@ -183,6 +187,9 @@ fn few_parts(engine: &Weir, nr: c_long, args: &[usize; 6], frame: usize) -> Opti
     }
     // SAFETY: all of it lies in the page of a live stack frame; the program has written it for this call.
     let parts = unsafe { core::slice::from_raw_parts(table as *const libc::iovec, parts) };
+    if engine.files.any() {
+        parts.iter().for_each(|part| engine.file_used(part.iov_base as usize, part.iov_len));
+    }
     Some(parts.iter().any(|part| part.iov_len > 0 && engine.touches(part.iov_base as usize, part.iov_len)))
 }
 

@@ -6,10 +6,12 @@
 
 mod keeper;
 pub mod known;
+mod uses;
 
 use super::Engine;
 use crate::door::Pager;
 use crate::limits::FILE_MAPS_MAX;
+use crate::stats;
 use core::sync::atomic::Ordering;
 use known::{Ask, Cut, Moving, NewMap};
 use weir_os::thread;
@@ -43,6 +45,15 @@ impl<P: Pager> Engine<P> {
                 return;
             }
             let _ = thread::futex_wait(&self.files.answered, answered, Some(ANSWER_NS));
+        }
+    }
+
+    /// A system call is about to be made that names these bytes: if a mapped file's are among them, they are
+    /// read ahead and count as used. Signals may come.
+    #[inline]
+    pub fn file_used(&self, addr: usize, bytes: usize) {
+        if self.files.any() && self.files.uses.announced(addr, bytes) {
+            stats::add(&self.core.stats.files_announced, 1);
         }
     }
 

@@ -414,6 +414,7 @@ impl Caller for CallPins<'_> {
     }
 
     fn buffer(&mut self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.engine.file_used(addr, len);
         self.pin(addr, len)
     }
 }

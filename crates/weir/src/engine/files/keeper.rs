@@ -115,6 +115,8 @@ struct Keeper {
     stuck: bool,
     /// And hardly anything of what it tried could leave.
     futile: bool,
+    /// Blocks of the last look of which some was used since the look before.
+    spared: u64,
     /// Keepers before this one.
     number: u32,
     cpu_ns: u64,
@@ -166,6 +168,7 @@ impl Keeper {
             rest_ns: 0,
             stuck: false,
             futile: false,
+            spared: 0,
             number,
             cpu_ns: 0,
             looked_ns: 0,
@@ -268,7 +271,7 @@ impl Keeper {
         } else if files > part {
             // A little more: the next ones come at once.
             let wanted = files - part + part / FILES_SCAN_PART;
-            moved = self.send_away(e, wanted / PAGE_BYTES as u64) > 0;
+            moved = self.send_away(e, wanted / PAGE_BYTES as u64) > 0 || self.spared > 0;
             let files = self.estimate();
             self.note(e, files);
             self.stuck = files > part;
@@ -357,6 +360,7 @@ impl Keeper {
     /// Has so many pages leave. Returns how many did.
     fn send_away<P: Pager>(&mut self, e: &Engine<P>, pages: u64) -> u64 {
         let (mut gone, mut tried) = (0, 0);
+        self.spared = 0;
         for _ in 0..self.writing.len() {
             let Some((entry, tries)) = self.writing.pop_front() else { break };
             gone += self.turn_of(e, entry, tries);
@@ -387,7 +391,7 @@ impl Keeper {
             gone += self.turn_of(e, entry, 0);
             tried += 1;
         }
-        self.futile = gone < tried && self.writing.is_empty();
+        self.futile = gone + self.spared < tried && self.writing.is_empty();
         stats::add(&e.core.stats.files_evicted, gone);
         gone
     }
@@ -395,7 +399,8 @@ impl Keeper {
     /// It is a block's turn, which was written so many times already. Returns the pages that left.
     fn turn_of<P: Pager>(&mut self, e: &Engine<P>, entry: Entry, tries: u8) -> u64 {
         let Some(kept) = self.maps.get(&entry.map) else { return 0 };
-        let fate = self.send_off(e, kept, entry.block, tries);
+        let (fate, spares) = self.send_off(e, kept, entry.block, tries);
+        self.spared += u64::from(spares);
         self.settle(entry, tries, fate)
     }
 
@@ -437,7 +442,8 @@ impl Keeper {
         }
     }
 
-    fn send_off<P: Pager>(&self, e: &Engine<P>, kept: &Kept, block: u32, tries: u8) -> Fate {
+    /// Also whether some of it was used since its last turn: that has another one.
+    fn send_off<P: Pager>(&self, e: &Engine<P>, kept: &Kept, block: u32, tries: u8) -> (Fate, bool) {
         let (start, end, offset) = kept.extent(block);
         let bytes = (end - start) as u64;
         let cached = kept.map.file.and_then(|fd| Some((fd, files::cached(fd, offset, bytes)?)));
@@ -446,32 +452,39 @@ impl Keeper {
         {
             if cached.dirty > 0 {
                 if tries >= FILES_WRITTEN_MAX {
-                    return Fate::Stays;
+                    return (Fate::Stays, false);
                 }
                 stats::add(&e.core.stats.files_written, cached.dirty);
                 if files::begin_writing(fd, offset, bytes).is_err() {
-                    return Fate::Stays;
+                    return (Fate::Stays, false);
                 }
             }
-            return Fate::Written(cached.dirty > 0);
+            return (Fate::Written(cached.dirty > 0), false);
         }
-        let (mut here, mut left) = (0, 0);
+        let (mut here, mut left, mut known, mut spares) = (0, 0, true, false);
         let pages = |run: files::Run| (run.end - run.start) / PAGE_BYTES as u64;
-        let seen = self.view.file_pages(start, end, |run| {
-            here += pages(run);
-            let _ = files::page_out(run.start as usize, (run.end - run.start) as usize);
+        e.files.uses.parts(start, end, |from, to, used| {
+            let used = used && !self.stuck; // where there are too many, all of them have to go
+            spares |= used;
+            let seen = self.view.file_pages(from, to, |run| {
+                here += pages(run);
+                if !used {
+                    let _ = files::page_out(run.start as usize, (run.end - run.start) as usize);
+                }
+            });
+            known &= seen.is_ok();
+            if let Some(fd) = kept.map.file.filter(|_| !used) {
+                files::drop_unmapped(fd, offset + (from - start) as u64, (to - from) as u64);
+            }
         });
-        if seen.is_err() || self.view.file_pages(start, end, |run| left += pages(run)).is_err() {
-            return Fate::Stays;
-        }
-        if let Some(fd) = kept.map.file {
-            files::drop_unmapped(fd, offset, bytes);
+        if !known || self.view.file_pages(start, end, |run| left += pages(run)).is_err() {
+            return (Fate::Stays, spares);
         }
         // A huge page leaves the page tables as a whole with the first block of it: others are gone when
         // their turn comes, and still count, or many more would have to leave than are over.
         let row = kept.row(block);
         let seen = if row.scan == self.scan { u64::from(row.pages).max(here) } else { here };
-        Fate::Left(seen - left.min(seen), left)
+        (Fate::Left(seen - left.min(seen), left), spares)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the hooks and the keeper share: the mappings of files that are known, and questions about them.
 
+use super::uses::Uses;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_os::files::FileId;
@@ -19,6 +20,8 @@ pub struct Files {
     pub(super) off: AtomicBool,
     /// There was one that could work.
     pub(super) worked: AtomicBool,
+    /// What calls tell of them.
+    pub uses: Uses,
     /// Keepers that are gone. (One that is to leave may be held up by a disk.)
     gone: AtomicU32,
 }
@@ -181,7 +184,11 @@ impl Files {
 
     pub(super) fn change<R>(&self, f: impl FnOnce(&mut Known) -> R) -> R {
         let mut known = self.known();
+        let before = known.changes;
         let r = f(&mut known);
+        if known.changes != before {
+            self.uses.follow(known.maps.iter().map(|map| (map.start, map.end)));
+        }
         self.count.store(known.maps.len(), Ordering::Release);
         r
     }
