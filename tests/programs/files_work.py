@@ -1,4 +1,4 @@
-"""Programs on mapped files larger than their RAM: `files_work.py numpy|sqlite MB FOLDER`.
+"""Programs on mapped files larger than their RAM: `files_work.py numpy|sqlite|lmdb MB FOLDER`.
 
 They print what they read. `kill MB FOLDER` writes to both for ever, and says after each step how far it got:
 its reader kills it.
@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import mmap
 import pathlib
+import shutil
 import sqlite3
 import sys
 
@@ -79,6 +80,41 @@ def by_sqlite(megabytes, folder):
     print(base.execute("PRAGMA integrity_check").fetchone())
 
 
+def by_lmdb(megabytes, folder):
+    """Fills a database in no order, reads it in order, backwards and by key, and changes a part: once with
+    writes past the mapping, and once through it."""
+    import lmdb
+
+    def body(n):
+        return hashlib.sha256(str(n).encode()).digest() * 60
+
+    for through, rows in ((False, megabytes << 9), (True, megabytes << 8)):
+        name = folder / f"base{int(through)}.lmdb"
+        shutil.rmtree(name, ignore_errors=True)  # of the run without Weir
+        base = lmdb.open(str(name), map_size=4 * megabytes << 20, writemap=through)
+        for first in range(0, rows, 4096):
+            with base.begin(write=True) as change:
+                for n in range(first, min(first + 4096, rows)):
+                    change.put(str(n * 7919 % rows).encode(), body(n * 7919 % rows))
+        with base.begin() as view:
+            for backwards in (False, True, False):
+                digest, cursor = hashlib.sha256(), view.cursor()
+                for key, value in cursor.iterprev() if backwards else cursor.iternext():
+                    digest.update(key)
+                    digest.update(value)
+                print(through, rows, digest.hexdigest())
+            for n in range(0, rows, 3):
+                found = view.get(str(n * 104729 % rows).encode())
+                assert found == body(n * 104729 % rows), n
+        with base.begin(write=True) as change:
+            for n in range(0, rows, 5):
+                change.delete(str(n).encode())
+                change.put(f"new {n}".encode(), body(n + 1)[:100])
+        with base.begin() as view:
+            print(view.stat()["entries"], sum(len(value) for _, value in view.cursor()))
+        base.close()
+
+
 def until_killed(megabytes, folder):
     """Commits to a database and writes pages of a mapped file, and says so."""
     base = database(folder / "base.db", megabytes)
@@ -99,5 +135,5 @@ def until_killed(megabytes, folder):
 
 
 if __name__ == "__main__":
-    WORK = {"numpy": by_numpy, "sqlite": by_sqlite, "kill": until_killed}
+    WORK = {"numpy": by_numpy, "sqlite": by_sqlite, "lmdb": by_lmdb, "kill": until_killed}
     WORK[sys.argv[1]](int(sys.argv[2]), pathlib.Path(sys.argv[3]))

@@ -140,6 +140,20 @@ def git_repository(folder, amount):
     subprocess.run(command, input="".join([*parts, "done\n"]), encoding="ascii", check=True)
 
 
+def git_pack(folder, amount):
+    """A repository `repo` with a pack of `amount` files of 1 MB that do not compress."""
+    rng = random.Random(SEED)
+    repository = str(folder / "repo")
+    subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
+    head = "commit refs/heads/main\ncommitter A <a@example.org> 1700000000 +0000\ndata 1\nx\n"
+    parts = [head.encode()]
+    for number in range(amount):
+        parts += [f"M 100644 inline {number}\ndata {1 << 20}\n".encode(), rng.randbytes(1 << 20), b"\n"]
+    keep = ["-c", "fastimport.unpackLimit=0"]  # a pack, however few its objects
+    command = ["git", "-C", repository, *keep, "fast-import", "--quiet", "--done"]
+    subprocess.run(command, input=b"".join([*parts, b"done\n"]), check=True)
+
+
 def nothing(folder, _amount):
     """For programs that make their own data."""
     assert pathlib.Path(folder).is_dir()
@@ -147,5 +161,5 @@ def nothing(folder, _amount):
 
 GENERATORS = {
     function.__name__: function
-    for function in (text_lines, c_source, sql_script, xz_file, zstd_file, git_repository, nothing)
+    for function in (text_lines, c_source, sql_script, xz_file, zstd_file, git_repository, git_pack, nothing)
 }
