@@ -302,7 +302,7 @@ impl<P: Pager> Core<P> {
     }
 
     /// Whether what there is would fit into a budget of so many bytes and what is left of the swap file, at
-    /// the ratio seen so far. What did not compress, and all of it while nothing was compressed, counts whole.
+    /// the ratio seen so far. What did not compress, and all while nothing was compressed, counts whole.
     pub fn fits_into(&self, budget: u64) -> bool {
         let existing = u64::from(self.room.frames.existing());
         let in_frames = existing.saturating_sub(u64::from(self.room.frames.free()) + self.pool_pages());
