@@ -203,7 +203,7 @@ const SUITES: &[Suite] = &[
         command: tests!("--test", "library", "--examples"),
         env: &[],
         needs: KERNEL,
-        tests_min: 23,
+        tests_min: 26,
         minutes_max: 5,
     },
     // With sanitizers too.

@@ -49,7 +49,8 @@ enum {
  * half of the machine's. swap: a folder on a disk, "FOLDER:SIZE", a size, "none", or NULL: a file in
  * /var/tmp as large as fits. The texts are the caller's. -EINVAL: NULL, no text in UTF-8, or a text that is
  * no such value. -EPERM: userfaultfd is not permitted. -ENOSPC: the swap file cannot be had. -ENOMEM: no
- * address space or memory. -EAGAIN: no thread, or the process has 64 pools.
+ * address space or memory. -EAGAIN: no thread, or the process has 64 pools. -ENOSYS: the kernel is too old.
+ * -EMFILE: no descriptor.
  */
 int weir_pool_new(weir_pool **pool, const char *memory, const char *swap);
 
@@ -104,8 +105,8 @@ int weir_advise(weir_pool *pool, void *memory, size_t len, int advice);
 /*
  * Brings a range in and keeps it in RAM, by whole pages, until weir_unpin with the same range or weir_free.
  * Pins may overlap. *free, if not NULL, is how many bytes could be pinned, where the answer is -ENOBUFS:
- * half of the budget's pages can be. -EINVAL: a range that is not within one piece. -EAGAIN: the kernel
- * locks no more (RLIMIT_MEMLOCK).
+ * half of the budget's pages can be. -EINVAL: a range that is not within one piece. -ENOSPC: the pool is
+ * full. -EIO: a page of it is damaged. -EAGAIN: the kernel locks no more (RLIMIT_MEMLOCK).
  */
 int weir_pin(weir_pool *pool, const void *memory, size_t len, uint64_t *free);
 

@@ -13,6 +13,7 @@ pub fn of_build(e: &BuildError) -> c_int {
     match e {
         BuildError::Setting { .. } | BuildError::Unknown(_) => libc::EINVAL,
         BuildError::Userfaultfd(_) => libc::EPERM,
+        BuildError::Kernel(e) => e.0,
         BuildError::Swap(_) => libc::ENOSPC,
         BuildError::Start(_) => libc::ENOMEM,
         BuildError::Signals(_) | BuildError::Thread(_) | BuildError::TooMany => libc::EAGAIN,
@@ -25,7 +26,7 @@ pub fn of_alloc(e: AllocError) -> c_int {
         AllocError::Empty => libc::EINVAL,
         AllocError::Overflow => libc::EOVERFLOW,
         AllocError::Full => libc::ENOSPC,
-        AllocError::AddressSpace => libc::ENOMEM,
+        AllocError::AddressSpace | AllocError::Tables | AllocError::Limit => libc::ENOMEM,
         AllocError::Pinned => libc::EBUSY,
         AllocError::Forked => libc::ECHILD,
         AllocError::Kernel(e) => e.0,
@@ -47,6 +48,8 @@ pub fn of_pin(e: &PinError) -> c_int {
     match e {
         PinError::Range(e) => of_range(*e),
         PinError::Full { .. } => libc::ENOBUFS,
+        PinError::NoRoom(_) => libc::ENOSPC,
+        PinError::Damaged => libc::EIO,
         PinError::Kernel(_) => libc::EAGAIN,
     }
 }
@@ -73,6 +76,9 @@ pub fn text_of(error: c_int) -> &'static CStr {
         libc::ENOMEM => c"no addresses or no memory of this length",
         libc::EAGAIN => c"no more threads, pools, or locked pages (RLIMIT_MEMLOCK) for this process",
         libc::EOVERFLOW => c"the length overflows",
+        libc::ENOSYS => c"the kernel has no userfaultfd that can serve a pool (Linux 5.7)",
+        libc::EMFILE => c"no descriptor is free",
+        libc::EIO => c"a page cannot be brought in: it is damaged",
         libc::ENOBUFS => c"more than half of the pool's pages would be pinned",
         libc::EBUSY => c"memory is still in use or pinned",
         libc::ECHILD => c"the pool belongs to the process that this one was forked from",

@@ -6,11 +6,16 @@
 //! nothing is written to a descriptor, and none is closed, that is not [`is_intact`].
 
 use crate::sys::{self, Errno, syscall};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most descriptors at once: userfaultfd, swap file, its three rings, stderr, the meter of RAM and the page
-/// of counters, with as many again while a child makes its own.
-pub const MOST: usize = 16;
+/// of counters, with as many again while a child makes its own; and those of the pools of a program that asks
+/// for them.
+pub const MOST: usize = 16 + POOLS_MAX * OF_POOL;
+/// Most pools at once.
+pub const POOLS_MAX: usize = 64;
+/// Descriptors of a pool: userfaultfd, swap file, its three rings.
+const OF_POOL: usize = 5;
 
 /// One of them: what the number named when it was taken. `NONE`: a free row.
 struct Row {
@@ -25,6 +30,13 @@ const TAKEN: i32 = -2;
 
 static ROWS: [Row; MOST] =
     [const { Row { fd: AtomicI32::new(NONE), device: AtomicU64::new(0), inode: AtomicU64::new(0) } }; MOST];
+
+/// Rows that were ever in use are the first so many.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+fn rows() -> &'static [Row] {
+    &ROWS[..USED.load(Ordering::Acquire).min(MOST)]
+}
 
 /// Programs count on low numbers (shells, "the next open returns 3"), and some have tables up to their limit:
 /// the last ones below it, but below 1024 in any case, since the kernel's table, which a fork copies, is as
@@ -57,7 +69,8 @@ fn duplicate_high(fd: i32) -> Option<i32> {
 fn note(fd: i32) {
     let Ok((device, inode)) = identity(fd) else { return };
     let free = |row: &&Row| row.fd.compare_exchange(NONE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    if let Some(row) = ROWS.iter().find(free) {
+    if let Some((number, row)) = ROWS.iter().enumerate().find(|(_, row)| free(row)) {
+        USED.fetch_max(number + 1, Ordering::AcqRel);
         row.device.store(device, Ordering::Relaxed);
         row.inode.store(inode, Ordering::Relaxed);
         row.fd.store(fd, Ordering::Release);
@@ -65,7 +78,7 @@ fn note(fd: i32) {
 }
 
 fn row_of(fd: i32) -> Option<&'static Row> {
-    ROWS.iter().find(|row| fd >= 0 && row.fd.load(Ordering::Acquire) == fd)
+    rows().iter().find(|row| fd >= 0 && row.fd.load(Ordering::Acquire) == fd)
 }
 
 /// Whether a number is one of them.
@@ -171,6 +184,21 @@ mod tests {
         assert!(identity(fd).is_ok(), "and left open: it is the program's");
         sys::close(fd);
         sys::close(other);
+    }
+
+    #[test]
+    fn those_of_many_pools_are_all_known() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let fds: Vec<i32> = (0..100).map(|_| keep(open(c"/proc/self/limits"))).collect();
+        assert!(fds.iter().all(|fd| contains(*fd) && is_intact(*fd) && all().contains(fd)));
+        let other = open(c"/proc/self/stat");
+        // SAFETY: descriptors of this test's.
+        unsafe { syscall(libc::SYS_dup2, [other as usize, fds[99] as usize, 0, 0, 0, 0]) }.unwrap();
+        assert!(!is_intact(fds[99]) && is_intact(fds[98]));
+        sys::close(fds[99]);
+        sys::close(other);
+        fds.iter().for_each(|fd| close(*fd));
+        assert!(!fds.iter().any(|fd| contains(*fd)));
     }
 
     #[test]

@@ -4,9 +4,7 @@
 //! A fixed table and no lock: in the child of a fork nobody would let it go.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
-
-/// Most pools of a process at once, inherited ones included. Each has up to five descriptors and two threads.
-pub const POOLS_MAX: usize = 64;
+pub use weir_os::fds::POOLS_MAX;
 
 /// One of them. `base` is [`FREE`], [`TAKEN`] while the row is written, or the first address.
 #[derive(Debug)]

@@ -43,7 +43,8 @@ impl Builder {
 
     /// Where pages go that do not fit: a folder on a disk (`"/var/tmp"`), with a size (`"/var/tmp:20GiB"`), a
     /// size alone, `"auto"`, or `"none"`. Where nothing is said it is `auto`: in `/var/tmp`, at most eight
-    /// budgets and half of what is free. The file has no name, is encrypted, and is gone with the pool.
+    /// budgets and half of what is free. The file has no name, is encrypted, and is gone with the pool, once
+    /// children of a fork from its time have ended or called `exec`.
     #[must_use]
     pub fn swap(self, place: impl AsRef<str>) -> Builder {
         self.set("swap", place)

@@ -27,6 +27,9 @@ pub enum BuildError {
          resolved inline need none of these"
     )]
     Userfaultfd(Errno),
+    /// The kernel cannot serve a pool as it was asked for.
+    #[error("the kernel cannot serve faults so: {0}{help}", help = help_with(.0))]
+    Kernel(Errno),
     /// The swap file that was asked for.
     #[error("the swap file cannot be had: {0}")]
     Swap(SwapFileError),
@@ -44,10 +47,23 @@ pub enum BuildError {
     Thread(Errno),
 }
 
+/// What helps where userfaultfd fails for another reason than permission.
+fn help_with(errno: &Errno) -> &'static str {
+    match *errno {
+        Errno::ENOSYS => {
+            " (userfaultfd takes Linux 5.7, inline faults 5.11, the pager `move` 6.8, and a kernel \
+             that is built with it)"
+        }
+        Errno::EMFILE | Errno::ENFILE => " (no descriptor is free: RLIMIT_NOFILE, fs.file-max)",
+        _ => "",
+    }
+}
+
 impl From<StartError> for BuildError {
     fn from(error: StartError) -> BuildError {
         match error {
-            StartError::Userfaultfd(errno) => BuildError::Userfaultfd(errno),
+            StartError::Userfaultfd(errno @ (Errno::EPERM | Errno::EACCES)) => BuildError::Userfaultfd(errno),
+            StartError::Userfaultfd(errno) => BuildError::Kernel(errno),
             StartError::Swap(why) => BuildError::Swap(why),
             other => BuildError::Start(other),
         }
@@ -69,6 +85,13 @@ pub enum AllocError {
     /// No range of the pool's addresses is long enough.
     #[error("the pool has no range of addresses of this length")]
     AddressSpace,
+    /// Tables of 64 bytes for each 256 KiB would take more than an eighth of the budget, or with all others
+    /// more than half.
+    #[error("tables for so many addresses would take too much of the budget: some 500 budgets can be had")]
+    Tables,
+    /// The process may not have so many addresses.
+    #[error("the process may not have so many addresses (RLIMIT_AS)")]
+    Limit,
     /// Some of the region is pinned: it cannot change its length.
     #[error("the region is pinned")]
     Pinned,
@@ -118,6 +141,12 @@ pub enum PinError {
         /// Bytes that can be pinned now.
         free: u64,
     },
+    /// It may be pinned, but the pool could not bring all of it in: everything is full.
+    #[error("no room could be made for {0} bytes that are to be pinned")]
+    NoRoom(u64),
+    /// A page of it cannot be brought in: its bytes are not as they were written.
+    #[error("a page cannot be brought in: it is damaged")]
+    Damaged,
     /// The kernel does not lock so much for this process.
     #[error("the kernel refused to lock the pages: {0} (RLIMIT_MEMLOCK)")]
     Kernel(Errno),

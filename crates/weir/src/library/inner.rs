@@ -80,7 +80,7 @@ impl Inner {
     /// So many bytes of zeros; their address.
     pub(super) fn alloc(&self, len: usize) -> Result<usize, AllocError> {
         self.check_len(len)?;
-        self.ask(|engine| engine.map(len, 1, PROT_RW, Kind::Map)).map_err(refused)
+        self.ask(|engine| engine.map(len, 1, PROT_RW, Kind::Map)).map_err(|e| self.refused(e, len))
     }
 
     /// Memory from `alloc` becomes longer or shorter; its address from now on.
@@ -90,7 +90,20 @@ impl Inner {
         if rows.any(&pages(addr, len)) {
             return Err(AllocError::Pinned);
         }
-        self.ask(|engine| engine.remap(addr, len, new, Place::Anywhere, false)).map_err(refused)
+        self.ask(|engine| engine.remap(addr, len, new, Place::Anywhere, false))
+            .map_err(|e| self.refused(e, new))
+    }
+
+    /// Why the engine does not map so many bytes.
+    fn refused(&self, e: Refused, len: usize) -> AllocError {
+        let core = &self.engine.core;
+        match e {
+            Refused::Full if !core.full() => AllocError::Limit,
+            Refused::Full => AllocError::Full,
+            Refused::NoSpace if !core.ledger.rows_fit(len) => AllocError::Tables,
+            Refused::NoSpace | Refused::NotManaged => AllocError::AddressSpace,
+            Refused::Kernel(e) => AllocError::Kernel(e),
+        }
     }
 
     fn check_len(&self, len: usize) -> Result<(), AllocError> {
@@ -149,7 +162,9 @@ impl Inner {
                 parts[..=n].iter().for_each(|part| self.let_go(part));
                 return Err(match e {
                     Refused::Kernel(e) => PinError::Kernel(e),
-                    _ => full(self.pinnable_bytes()),
+                    Refused::NotManaged | Refused::NoSpace => PinError::Damaged,
+                    Refused::Full if wanted as u64 > self.pinnable_bytes() => full(self.pinnable_bytes()),
+                    Refused::Full => PinError::NoRoom(wanted as u64),
                 });
             }
         }
@@ -229,12 +244,4 @@ fn pinnable(frames: u32) -> u64 {
 /// The whole pages that bytes lie in.
 pub(super) fn pages(addr: usize, len: usize) -> Range<usize> {
     addr / PAGE_BYTES * PAGE_BYTES..(addr + len).next_multiple_of(PAGE_BYTES)
-}
-
-fn refused(e: Refused) -> AllocError {
-    match e {
-        Refused::Full => AllocError::Full,
-        Refused::NoSpace | Refused::NotManaged => AllocError::AddressSpace,
-        Refused::Kernel(e) => AllocError::Kernel(e),
-    }
 }

@@ -12,8 +12,12 @@ use weir_os::mem::PAGE_BYTES;
 /// Memory of a pool, as a slice of bytes: zeros at first, aligned to 256 KiB, given back when it drops.
 ///
 /// An access to a page that is out waits until it is in. That holds for system calls as well: a region can be
-/// read into, written from, and sent. A page that the swap file does not give back as it was written (a
-/// broken disk) is SIGBUS for whoever accesses it.
+/// read into, written from, and sent. For what the kernel goes on using after a page was found (`O_DIRECT`,
+/// `io_uring` with registered buffers, RDMA) that takes the pager `move` (Linux 6.8): with `copy` the page
+/// may leave meanwhile, and what is written to it then is lost. A [pinned](Region::pin) range does not leave.
+///
+/// A page that the swap file does not give back as it was written (a broken disk) is SIGBUS for whoever
+/// accesses it; before Linux 6.6 the process ends with a message.
 pub struct Region {
     at: NonNull<u8>,
     len: usize,
@@ -111,7 +115,7 @@ impl Region {
     /// A range that is not within the region, or of which some is pinned: it stays as it is.
     pub fn discard(&mut self, range: impl RangeBounds<usize>) -> Result<(), RangeError> {
         let range = self.range(range)?;
-        if self.pool.any_pinned(&range) {
+        if !range.is_empty() && self.pool.any_pinned(&range) {
             return Err(RangeError::Pinned);
         }
         let first = range.start.next_multiple_of(PAGE_BYTES).min(range.end);
@@ -146,7 +150,7 @@ impl Region {
     }
 
     /// The region gets another length: its bytes stay, new ones are zeros. Pages are not copied; the address
-    /// may change.
+    /// may change. What was advised for its first page holds for all of it from then on.
     ///
     /// # Errors
     /// As [`Pool::alloc`](super::Pool::alloc), and where any of it is pinned. The region is as before then.

@@ -13,6 +13,8 @@ use weir_os::mem::PAGE_BYTES;
 ///
 /// # Safety
 /// - a value of the type whose bytes are all zero is valid.
+/// - the type has no padding, and no byte of a value is ever uninitialized: [`WeirVec::region`] shows them
+///   all.
 /// - the type has at least one byte, and is aligned to a page at most.
 #[expect(unsafe_code, reason = "the contract of types that may be born as zeros")]
 pub unsafe trait Pod: Copy + Send + Sync + 'static {}
@@ -72,7 +74,8 @@ impl<T: Pod> WeirVec<T> {
     /// Makes room for `capacity` elements in all, if there is less.
     ///
     /// # Errors
-    /// As [`Pool::alloc`]; a number of elements that overflows. The vector is as before then.
+    /// As [`Pool::alloc`]; a number of elements that overflows; some of the vector's memory is pinned. The
+    /// vector is as before then.
     pub fn reserve_to(&mut self, capacity: usize) -> Result<(), AllocError> {
         if capacity <= self.capacity() {
             return Ok(());
@@ -92,14 +95,20 @@ impl<T: Pod> WeirVec<T> {
         if wanted <= self.capacity() {
             return Ok(());
         }
-        // Addresses are no memory: room for twice as many costs nothing until it is used.
-        self.reserve_to(wanted.max(self.len.saturating_mul(2)).max(PAGE_BYTES.div_ceil(Self::SIZE)))
+        // Room for twice as many costs tables of 64 bytes for each 256 KiB until it is used. Where there is
+        // none, what is wanted will do.
+        let plenty = wanted.max(self.len.saturating_mul(2)).max(PAGE_BYTES.div_ceil(Self::SIZE));
+        match self.reserve_to(plenty) {
+            Err(AllocError::Pinned) => Err(AllocError::Pinned),
+            Err(_) if plenty > wanted => self.reserve_to(wanted),
+            done => done,
+        }
     }
 
     /// Adds an element.
     ///
     /// # Errors
-    /// As [`Pool::alloc`]. The vector is as before then.
+    /// As [`WeirVec::reserve_to`], where there is no room for it yet. The vector is as before then.
     pub fn push(&mut self, value: T) -> Result<(), AllocError> {
         self.reserve_more(1)?;
         self.len += 1;
@@ -111,7 +120,7 @@ impl<T: Pod> WeirVec<T> {
     /// Adds elements.
     ///
     /// # Errors
-    /// As [`Pool::alloc`]. The vector is as before then.
+    /// As [`WeirVec::reserve_to`], where there is no room for them yet. The vector is as before then.
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), AllocError> {
         self.reserve_more(values.len())?;
         let before = self.len;
