@@ -177,7 +177,7 @@ def what_one_does_not_use_another_gets(tree):
     code += "status = subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode\n"
     code += "assert all(data[at] == 1 + at // 4096 % 250 for at in range(0, len(data), 4096))\n"
     code += "sys.exit(status)\n"
-    child = tree.start(sys.executable, "-c", code, WORK, "96", "3")
+    child = tree.start(sys.executable, "-c", code, WORK, "96", "6")
     largest = 0
 
     def look(pids):
@@ -189,7 +189,7 @@ def what_one_does_not_use_another_gets(tree):
     finally:
         ended(child)
     out, err = tree.told()
-    assert (child.returncode, out) == (0, expected(96, 3)), err
+    assert (child.returncode, out) == (0, expected(96, 6)), err
     assert most <= BUDGET + BESIDE, f"{most / MIB:.0f} MiB"
     assert largest >= 64 * MIB, f"the second got {largest / MIB:.0f} MiB"
 
@@ -220,7 +220,7 @@ def members_that_are_killed_give_theirs_back(tree):
 
 def more_processes_than_the_budget_has_room_for_are_told(tree):
     """Two have room; the third does not start."""
-    child = tree.many(3, 24, 40, memory=16 * MIB)
+    child = tree.many(3, 24, 10, memory=16 * MIB)
     try:
         watched(child)
     finally:
