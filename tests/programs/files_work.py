@@ -134,6 +134,31 @@ def until_killed(megabytes, folder):
         print(first + step, step * 64 + 63, flush=True)
 
 
+def lmdb_until_killed(name, **how):
+    """Commits twenty rows at a time, and says the last of each."""
+
+    def work(megabytes, folder):
+        import lmdb
+
+        base = lmdb.open(str(folder / name), map_size=megabytes << 20, **how)
+        with base.begin() as view:
+            first = view.stat()["entries"]
+        for n in itertools.count(first, 20):
+            with base.begin(write=True) as change:
+                for row in range(n, n + 20):
+                    change.put(str(row).encode(), str(row).encode() * 1000)
+            print(n + 19, flush=True)
+
+    return work
+
+
 if __name__ == "__main__":
-    WORK = {"numpy": by_numpy, "sqlite": by_sqlite, "lmdb": by_lmdb, "kill": until_killed}
+    WORK = {
+        "numpy": by_numpy,
+        "sqlite": by_sqlite,
+        "lmdb": by_lmdb,
+        "kill": until_killed,
+        "kill-lmdb-past": lmdb_until_killed("past.lmdb"),
+        "kill-lmdb-through": lmdb_until_killed("through.lmdb", writemap=True),
+    }
     WORK[sys.argv[1]](int(sys.argv[2]), pathlib.Path(sys.argv[3]))

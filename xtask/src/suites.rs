@@ -448,6 +448,14 @@ const SUITES: &[Suite] = &[
         minutes_max: 3,
     },
     Suite {
+        name: "odd-disks",
+        command: &["python3", "tests/programs/odd_disks.py"],
+        env: &[],
+        needs: DISK,
+        tests_min: 10,
+        minutes_max: 5,
+    },
+    Suite {
         name: "packages",
         command: &["python3", "tests/programs/packages.py"],
         env: &[],

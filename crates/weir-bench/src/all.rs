@@ -32,10 +32,11 @@ const fn entry(words: &'static [&'static str], takes: Takes, minutes: [f64; 2]) 
     Entry { words, takes, minutes }
 }
 
-static ALL: [Entry; 11] = [
+static ALL: [Entry; 12] = [
     entry(&["pool"], Takes::Sides, [0.5, 6.0]),
     entry(&["swap"], Takes::Sides, [1.0, 9.0]),
     entry(&["numpy"], Takes::Sides, [0.5, 2.0]),
+    entry(&["passes"], Takes::Sides, [1.0, 12.0]),
     entry(&["scaling"], Takes::Sides, [1.0, 7.0]),
     entry(&["gate"], Takes::Runs, [0.2, 1.0]),
     entry(&["policy"], Takes::Quick, [0.2, 1.0]),
@@ -65,7 +66,7 @@ impl Entry {
         all.extend(args.quick.then(|| "--quick".to_owned()));
         all.extend(args.runs.filter(|_| self.takes != Takes::Quick).map(|n| format!("--runs={n}")));
         all.extend((args.no_rival && self.takes == Takes::Sides).then(|| "--no-rival".to_owned()));
-        if self.words[0] == "numpy" {
+        if ["numpy", "passes"].contains(&self.words[0]) {
             all.extend(args.python.iter().map(|path| format!("--python={}", path.display())));
         }
         all

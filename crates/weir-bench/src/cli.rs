@@ -62,6 +62,8 @@ pub enum Scenario {
     Swap(SwapArgs),
     /// A numpy program: fill, sort and scan of an array, three times its size at the peak
     Numpy(NumpyArgs),
+    /// Passes over the same data, a little more than RAM: arrays, k-means, a heap under collection
+    Passes(PassesArgs),
     /// System-call gate of inline faults: what a call costs, past it and through it
     Gate(GateArgs),
     /// Replacement policies replayed from traces: what each misses
@@ -390,6 +392,7 @@ impl Scenario {
             Scenario::Scaling(args) => args.sized.common.quick,
             Scenario::Swap(args) => args.sized.common.quick,
             Scenario::Numpy(args) => args.common.quick,
+            Scenario::Passes(args) => args.common.quick,
             Scenario::Gate(args) => args.quick,
             Scenario::Policy(args) => args.quick,
             Scenario::Codec(args) => args.quick,
@@ -496,6 +499,26 @@ pub struct NumpyArgs {
     /// Bytes of the array [default: 512M, with --quick 128M]
     #[arg(long, value_name = "SIZE")]
     pub array: Option<String>,
+    /// Python interpreter with numpy
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub python: PathBuf,
+}
+
+/// `weir bench passes`
+#[derive(Debug, Args)]
+pub struct PassesArgs {
+    /// Options of all scenarios.
+    #[command(flatten)]
+    pub common: CommonBenchArgs,
+    /// Bytes of data [default: 512M, with --quick 192M]
+    #[arg(long, value_name = "SIZE")]
+    pub data: Option<String>,
+    /// This kind alone: read, write, noise, kmeans or heap; may be repeated
+    #[arg(long, value_name = "KIND")]
+    pub only: Vec<String>,
+    /// Folder of the swap files
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
     /// Python interpreter with numpy
     #[arg(long, value_name = "PATH", default_value = "python3")]
     pub python: PathBuf,

@@ -51,7 +51,17 @@ pub fn rows(records: &[Value]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (scenario, at, side, before) in SOURCES {
         let found = of(scenario).and_then(|report| report.pointer(at)).and_then(Value::as_array);
-        rows.extend(found.into_iter().flatten().filter_map(|row| one(row, side, before)));
+        let (mut whole, mut phase) = ("", &Value::Null);
+        for row in found.into_iter().flatten() {
+            let label = row["label"].as_str().unwrap_or_default();
+            // Further figures of one phase stand below its first.
+            let part = *phase == row["phase"];
+            let label_of_row = if part { format!("{whole}, {label}") } else { label.to_owned() };
+            if !part {
+                (whole, phase) = (label, &row["phase"]);
+            }
+            rows.extend(one(row, format!("{before}: {label_of_row}"), side));
+        }
     }
     let numpy = of("numpy").and_then(|report| report["rows"].as_array()).into_iter().flatten();
     rows.extend(numpy.filter(|row| row["label"] == "total").filter_map(|row| {
@@ -62,17 +72,13 @@ pub fn rows(records: &[Value]) -> Vec<Row> {
     rows
 }
 
-fn one(row: &Value, side: &str, before: &str) -> Option<Row> {
+fn one(row: &Value, label: String, side: &str) -> Option<Row> {
     let (scale, unit) = match row["field"].as_str()? {
         "ops_per_s" => (1e-3, "k/s"),
         field if field.ends_with("_ns") => (1e-3, "us"),
         _ => (1.0, "MB/s"),
     };
     let (kernel, weir) = row["rival"].as_f64().zip(row[side]["value"].as_f64())?;
-    let label = match row["lower_is_better"] == true {
-        true => format!("{before}: {}, {}", row["label"].as_str()?, row["phase"].as_str()?),
-        false => format!("{before}: {}", row["label"].as_str()?),
-    };
     let lower_is_better = row["lower_is_better"] == true;
     Some(Row { label, unit, kernel: kernel * scale, weir: weir * scale, lower_is_better })
 }
@@ -152,7 +158,7 @@ mod tests {
             seen,
             [
                 ("zram: random read", "k/s", 0.5),
-                ("zram: p99, randread@1", "us", 2.0),
+                ("zram: random read, p99", "us", 2.0),
                 ("numpy: fill, sort, scan", "s", 5.0),
             ]
         );

@@ -61,14 +61,13 @@ impl Machine {
 pub fn line(machine: &Value) -> String {
     let text = |field: &str| machine[field].as_str().unwrap_or("?").to_owned();
     format!(
-        "{}, {} processors, {},\nLinux {}, Weir {}, on {} (load before: {:.1})",
+        "{}, {} processors, {},\nLinux {}, Weir {}, on {}",
         text("processor"),
         machine["processors"],
         format_size(machine["ram_bytes"].as_u64().unwrap_or(0)),
         text("kernel"),
         text("weir"),
         text("day"),
-        machine["load"].as_f64().unwrap_or(0.0),
     )
 }
 

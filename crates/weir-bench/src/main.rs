@@ -14,6 +14,7 @@ mod headline;
 mod kernel_side;
 mod machine;
 mod numpy;
+mod passes;
 mod plot;
 mod policy;
 mod pool;

@@ -80,7 +80,7 @@ pub fn numpy(args: &NumpyArgs) -> anyhow::Result<Findings> {
 
 /// The interpreter behind whatever was named (version managers put shell scripts in PATH), and numpy's
 /// version.
-fn interpreter(python: &Path) -> anyhow::Result<(PathBuf, String)> {
+pub fn interpreter(python: &Path) -> anyhow::Result<(PathBuf, String)> {
     let code = "import sys\ntry:\n    import numpy\nexcept ImportError:\n    print(sys.executable)\nelse:\n    \
                 print(sys.executable, numpy.__version__, sep='\\n')";
     let mut command = Command::new(python);

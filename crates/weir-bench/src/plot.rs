@@ -56,7 +56,7 @@ const fn gains(
     Plan { scenario, name, title, unit: "times as good", rows, group: label, series }
 }
 
-static PLANS: [Plan; 10] = [
+static PLANS: [Plan; 11] = [
     gains(
         "pool",
         "pool",
@@ -78,6 +78,15 @@ static PLANS: [Plan; 10] = [
         "/tables/1/rows",
         &[KERNEL, ("Weir", "/weir_default/ratio", 1.0), ("Weir, equal RAM", "/weir_ram/ratio", 1.0)],
     ),
+    Plan {
+        scenario: "passes",
+        name: "passes",
+        title: "Ten passes over data a little larger than the RAM, seconds",
+        unit: "seconds",
+        rows: "/rows",
+        group: |row| text(row, "label"),
+        series: &[("kernel", "/rival", 1.0), ("Weir", "/weir", 1.0), ("native", "/native", 1.0)],
+    },
     Plan {
         scenario: "policy",
         name: "policy",

@@ -71,7 +71,8 @@ fn table(rows: &[headline::Row]) -> String {
 
 fn readme_part(records: &[Value], rows: &[headline::Row]) -> String {
     let machine = records.first().map_or(&Value::Null, |record| &record["machine"]);
-    format!("{}\nMeasured on {}.\n", table(rows), machine::line(machine))
+    let chart = format!("![Weir beside the kernel's swap]({CHARTS}/{}.svg)", headline::NAME);
+    format!("{chart}\n\n{}\nMeasured on {}.\n", table(rows), machine::line(machine))
 }
 
 fn beginning(records: &[Value], rows: &[headline::Row]) -> String {

@@ -8,7 +8,9 @@ use serde_json::Value;
 use weir_cli::{interrupt, term};
 
 use crate::cli::Scenario;
-use crate::{ablate, codec, founding, gate, numpy, plot, policy, pool, record, report, rules, scaling, swap};
+use crate::{
+    ablate, codec, founding, gate, numpy, passes, plot, policy, pool, record, report, rules, scaling, swap,
+};
 
 /// What a scenario found.
 pub struct Findings {
@@ -39,6 +41,7 @@ pub fn bench(scenario: &Scenario, plot: Option<&Path>, record: Option<&Path>) ->
         Scenario::Founding(args) => founding::founding(args),
         Scenario::Scaling(args) => scaling::scaling(args),
         Scenario::Numpy(args) => numpy::numpy(args),
+        Scenario::Passes(args) => passes::passes(args),
         Scenario::Gate(args) => gate::gate(args),
         Scenario::Policy(args) => policy::policy(args),
         Scenario::Codec(args) => codec::codec(args),
