@@ -19,7 +19,7 @@
 
 /// The guide, so that its examples are run.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/rust.md")]
+#[doc = include_str!("../guide.md")]
 struct Guide;
 
 #[cfg(not(loom))]
