@@ -20,10 +20,13 @@ SCENARIO ?= pool
 EXPERIMENTS := cargo build --profile experiments --features experiments -p weir-cli -p weir-preload -p weir-bench
 REQUIREMENTS := tests/programs/requirements.txt
 VENV_STAMP := $(WEIR_VENV)/.installed
+# What builds the site of the documents, and where; another mdBook 0.5 does as well.
+MDBOOK ?= $(WEIR_VENV)/bin/mdbook
+SITE ?= $(abspath $(TARGET))/site
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv fmt clean
+.PHONY: help demo test soak bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv docs fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +101,14 @@ venv: $(VENV_STAMP) ## the Python packages of the programs suite, in target/venv
 $(VENV_STAMP): $(REQUIREMENTS)
 	python3 -m venv $(WEIR_VENV)
 	$(WEIR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
+	touch $@
+
+docs: $(filter $(WEIR_VENV)/%,$(MDBOOK)) ## build the site of the documents, in target/site
+	python3 docs/site/book.py --mdbook $(MDBOOK) $(SITE)
+
+$(WEIR_VENV)/bin/mdbook: docs/site/requirements.txt
+	python3 -m venv $(WEIR_VENV)
+	$(WEIR_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $<
 	touch $@
 
 fmt: ## format the Rust sources

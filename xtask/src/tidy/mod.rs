@@ -6,6 +6,7 @@ mod comments;
 mod documents;
 mod imports;
 mod lengths;
+mod links;
 mod listing;
 mod numbers;
 mod ratchet;
@@ -61,6 +62,7 @@ pub fn run(all: bool) -> bool {
         Checked::strict("banned calls and unsafe", over_rust(calls::check)),
         Checked::strict("words", words::check_all(&texts)),
         Checked::strict("names in documents", documents::names(&texts)),
+        Checked::strict("links in documents", links::check(&texts)),
         Checked::strict("invariants in the rules and the code", documents::invariants(&texts)),
         Checked::strict("transitions in the life of a page", documents::transitions(&texts)),
         Checked::ratchet("width of sources", width::check_sources(&texts), ratchet::WIDE_CODE_LINES),
