@@ -138,6 +138,14 @@ const PACKAGES: &[Need] = &[
     Need::Tool("man", "man-db"),
     Need::Tool("systemd-analyze", "systemd"),
 ];
+const DOCS: &[Need] = &[
+    Need::Userfaultfd,
+    Need::Tool("python3", "python3 python3-venv"),
+    Need::Tool("make", "make"),
+    Need::Tool("cc", "gcc"),
+    Need::Tool("strip", "binutils"),
+    Need::Tool("pkg-config", "pkgconf"),
+];
 const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
 const VENV: &[Need] = &[Need::Tool("python3", "python3 python3-venv"), Need::Tool("make", "make")];
 
@@ -461,6 +469,15 @@ const SUITES: &[Suite] = &[
         env: &[],
         needs: PACKAGES,
         tests_min: 15,
+        minutes_max: 5,
+    },
+    // After the release build and `venv`, which bring the command and mdBook.
+    Suite {
+        name: "docs",
+        command: &["python3", "tests/programs/docs.py"],
+        env: &[],
+        needs: DOCS,
+        tests_min: 5,
         minutes_max: 5,
     },
     Suite {
