@@ -101,7 +101,7 @@ fn part(record: &Value, charts: &Path) -> anyhow::Result<String> {
         let name = path.file_name().unwrap_or_default().display().to_string();
         text += &format!("\n![{}](charts/{name})\n", chart.title());
     }
-    Ok(text + &format!("\n```\n{}\n```\n", record["text"].as_str().unwrap_or_default().trim_end()))
+    Ok(text + &format!("\n```text\n{}\n```\n", record["text"].as_str().unwrap_or_default().trim_end()))
 }
 
 #[cfg(test)]
