@@ -3,7 +3,7 @@
 
 use crate::limits::{
     ADMIT_FRAMES_PER_PLACE, ADMIT_LAST, ADMIT_PLACES_MIN, ADMIT_SITES, ADMIT_STAYS, AT_ONCE, GOLDEN,
-    PROBE_DISK_ONE_IN, PROBE_ONE_IN, TURN_SHIFT,
+    PROBE_ONE_IN, SELDOM_ONE_IN, TURN_SHIFT,
 };
 use crate::page::PageId;
 use crate::page::state::State;
@@ -118,7 +118,7 @@ impl Admission {
             admission::is_trusted(of[usize::from(site.0)].load(Ordering::Relaxed))
         };
         // Mixed: a loop that faults four times in each round would have always the same one probed.
-        let probe = [PROBE_ONE_IN, PROBE_DISK_ONE_IN].map(|many| one_in(many, nth as u32));
+        let probe = [PROBE_ONE_IN, SELDOM_ONE_IN].map(|many| one_in(many, nth as u32));
         (probe[0] || self.sites.0.iter().any(known)).then_some(Asker { site, probe })
     }
 

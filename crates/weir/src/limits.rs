@@ -235,20 +235,17 @@ pub const AT_ONCE: u32 = 64;
 pub const AT_ONCE_PER_THREAD: u32 = 8;
 /// An unknown site has one load in so many answered. Not tried.
 pub const PROBE_ONE_IN: u32 = 16;
-/// And from the swap file one in so many. Not tried.
-pub const PROBE_DISK_ONE_IN: u32 = 256;
-/// One page in so many is brought all the same: there may be too many for the table. Not tried.
-pub const BRING_ONE_IN: u32 = 256;
+/// One load in so many is treated as the rest is not: answered from the swap file at an unknown site, or its
+/// page brought, for there may be too many for the table. Not tried.
+pub const SELDOM_ONE_IN: u32 = 256;
 /// A site with so many answers is trusted. Not tried.
 pub const SCORE_ANSWERS: u8 = 8;
 /// The highest score. Not tried.
 pub const SCORE_MAX: u8 = 32;
 /// Weight of the past in the time that victims take, as a power of two: seven eighths. Not tried.
 pub const TURN_SHIFT: u32 = 3;
-/// A page that was wanted again in this part of the time that a victim takes comes in after [`OFTEN`] times
-/// in a row. Not tried.
-pub const OFTEN_PART: u64 = 4;
-/// As above. Not tried.
+/// A page that was wanted again in this part of the time that a victim takes comes in after as many times in
+/// a row. Not tried.
 pub const OFTEN: u64 = 4;
 /// A site's score goes down by so much when a page in RAM is wanted again at once: an answer costs about a
 /// fifth of bringing the page and making room for it, so half of the pages may be. Not tried.
@@ -269,10 +266,10 @@ const _: () = assert!(
     SCORE_ANSWERS < SCORE_MAX
         && BLAME_DISK < SCORE_MAX
         && BLAME <= BLAME_DISK
-        && PROBE_ONE_IN <= PROBE_DISK_ONE_IN
+        && PROBE_ONE_IN <= SELDOM_ONE_IN
 );
 const _: () = assert!(
-    WARM_PART >= WARM_PART_IF_LEAVING && WARM_PART_IF_LEAVING >= OFTEN_PART && ADMIT_SITES == 1 << u8::BITS
+    WARM_PART >= WARM_PART_IF_LEAVING && WARM_PART_IF_LEAVING >= OFTEN && ADMIT_SITES == 1 << u8::BITS
 );
 
 // How mechanism carries out what was decided: shares and marks.
@@ -437,7 +434,7 @@ pub const FILES_SCAN_PART: u64 = 64;
 pub const FILES_SCAN_NS: u64 = 500_000_000;
 /// Reading them takes one part in so many of the keeper's time at most.
 pub const FILES_SCAN_REST: u64 = 16;
-/// Blocks that are tried in one look at most.
+/// Bound: blocks that are tried in one look.
 pub const FILES_TRIED: u32 = 1024;
 /// Bound: blocks that wait until they are written.
 pub const FILES_WRITING_MAX: usize = 256;

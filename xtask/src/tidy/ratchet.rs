@@ -13,7 +13,7 @@ pub const SHORT_DOC_COMMENTS: usize = 117;
 /// Rows of `docs/failure.md` without a test.
 pub const ROWS_WITHOUT_TEST: usize = 54;
 /// Constants of `limits.rs` that steer: 68 for memory, where at most 80 are wanted, and 16 for mapped files.
-pub const CONSTANTS: usize = 83;
+pub const CONSTANTS: usize = 80;
 /// Rules that look at what came of themselves; at most 10 are wanted.
 pub const LOOPS: usize = 6;
 /// Lines of code in `policy/` and what belongs to it: 1048 for memory, where at most 1200 are wanted, 42 for

@@ -22,8 +22,8 @@
 
 use crate::config::rules::{Rule, is_on};
 use crate::limits::{
-    AT_ONCE, AT_ONCE_PER_THREAD, BLAME, BLAME_DISK, BRING_MIX, BRING_ONE_IN, GOLDEN, OFTEN, OFTEN_PART,
-    SCORE_ANSWERS, SCORE_MAX, WARM_PART, WARM_PART_IF_LEAVING,
+    AT_ONCE, AT_ONCE_PER_THREAD, BLAME, BLAME_DISK, BRING_MIX, GOLDEN, OFTEN, SCORE_ANSWERS, SCORE_MAX,
+    SELDOM_ONE_IN, WARM_PART, WARM_PART_IF_LEAVING,
 };
 use crate::page::id::PageId;
 use crate::page::state::State;
@@ -77,7 +77,7 @@ pub fn look(known: Known, source: State, pressure: Pressure, turn: u64) -> Resul
     if !is_on(Rule::VictimTime) {
         return Err(Verdict::ComesIn);
     }
-    let soon = known.age <= turn / OFTEN_PART;
+    let soon = known.age <= turn / OFTEN;
     let comes_in =
         turn == 0 || known.age <= turn / part_of(source, pressure) || soon && known.row + 1 >= OFTEN;
     if comes_in { Err(Verdict::ComesIn) } else { Ok(if soon { known.row + 1 } else { 0 }) }
@@ -92,7 +92,7 @@ pub fn is_at_once(age: u32, pressure: Pressure) -> bool {
 /// of the site.
 pub fn answers(score: u8, probes: bool, want: Want) -> bool {
     let mixed = want.page.0 ^ (want.now as u32).wrapping_mul(BRING_MIX);
-    (probes || is_trusted(score)) && !(is_on(Rule::BringSome) && one_in(BRING_ONE_IN, mixed))
+    (probes || is_trusted(score)) && !(is_on(Rule::BringSome) && one_in(SELDOM_ONE_IN, mixed))
 }
 
 /// Whether loads of a site with this score are answered.
@@ -113,7 +113,7 @@ pub fn blamed(score: u8, source: State) -> u8 {
 /// A page from there comes in if it is wanted again in this part of the time that a victim takes.
 fn part_of(source: State, pressure: Pressure) -> u64 {
     match source {
-        State::Swapped => OFTEN_PART,
+        State::Swapped => OFTEN,
         State::Staged => WARM_PART_IF_LEAVING,
         State::Pooled if pressure.pool_overflows => WARM_PART_IF_LEAVING,
         _ => WARM_PART,
