@@ -189,6 +189,81 @@ static void stays_with_the_parent(weir_pool *pool) {
     CHECK(wrong(memory, 12 * MIB) == 0 && weir_free(pool, memory) == 0);
 }
 
+/* PyDataMem_Handler of numpy's ndarraytypes.h. */
+typedef struct {
+    char name[127];
+    uint8_t version;
+    void *ctx;
+    void *(*malloc)(void *ctx, size_t size);
+    void *(*calloc)(void *ctx, size_t nelem, size_t elsize);
+    void *(*realloc)(void *ctx, void *ptr, size_t new_size);
+    void (*free)(void *ctx, void *ptr, size_t size);
+} numpy_handler;
+
+static numpy_handler *numpy;
+
+static uint64_t pieces(weir_pool *pool) {
+    weir_pool_stats stats;
+    return weir_stats(pool, &stats, sizeof stats) ? UINT64_MAX : stats.pieces;
+}
+
+/* In a child: memory of the parent's is let go, new memory is malloc's. */
+static void has_arrays_of_its_own(weir_pool *pool, void *memory) {
+    unsigned char *own = numpy->malloc(numpy->ctx, 2 * MIB);
+    if (!own) _exit(9);
+    fill(own, 2 * MIB);
+    own = numpy->realloc(numpy->ctx, own, 3 * MIB);
+    if (!own || wrong(own, 2 * MIB) || pieces(pool) != 0) _exit(8);
+    numpy->free(numpy->ctx, own, 3 * MIB);
+    if (numpy->realloc(numpy->ctx, memory, 30 * MIB)) _exit(7);
+    /* Also when the pool's owner gave it up before. */
+    if (weir_pool_free(pool) != 0) _exit(6);
+    numpy->free(numpy->ctx, memory, 20 * MIB);
+    _exit(3);
+}
+
+static void serves_numpy(weir_pool *pool) {
+    void *made = NULL;
+    CHECK(weir_numpy_handler(NULL, 5, &made) == -EINVAL && weir_numpy_handler(pool, 5, NULL) == -EINVAL);
+    CHECK(weir_numpy_handler(pool, MIB, &made) == 0);
+    numpy = made;
+    void *ctx = numpy->ctx;
+    CHECK(strcmp(numpy->name, "weir") == 0 && numpy->version == 1 && pieces(pool) == 0);
+    unsigned char *small = numpy->malloc(ctx, MIB), *zeros = numpy->calloc(ctx, 1000, 10);
+    CHECK(small && zeros && zeros[9999] == 0 && pieces(pool) == 0);
+    CHECK(numpy->calloc(ctx, SIZE_MAX / 2, 3) == NULL && numpy->malloc(ctx, (size_t)1 << 60) == NULL);
+    fill(small, MIB);
+    /* From malloc's memory into the pool, there to three budgets, and back. */
+    unsigned char *large = numpy->realloc(ctx, small, MIB + 1);
+    CHECK(large && pieces(pool) == 1 && wrong(large, MIB) == 0 && large[MIB] == 0);
+    large = numpy->realloc(ctx, large, 24 * MIB);
+    CHECK(large && wrong(large, MIB) == 0 && large[24 * MIB - 1] == 0);
+    fill(large, 24 * MIB);
+    CHECK(wrong(large, 24 * MIB) == 0 && numpy->realloc(ctx, large, (size_t)1 << 60) == NULL);
+    unsigned char *other = numpy->calloc(ctx, 20, MIB);
+    CHECK(other && other[20 * MIB - 1] == 0 && pieces(pool) == 2);
+    int status = child(has_arrays_of_its_own, pool, other);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    numpy->free(ctx, other, 20 * MIB);
+    CHECK(wrong(large, 24 * MIB) == 0);
+    small = numpy->realloc(ctx, large, 100000);
+    CHECK(small && wrong(small, 100000) == 0 && pieces(pool) == 0);
+    numpy->free(ctx, zeros, 10000);
+    numpy->free(ctx, NULL, 0);
+    large = numpy->realloc(ctx, NULL, 2 * MIB);
+    CHECK(large && pieces(pool) == 1 && weir_pool_free(pool) == -EBUSY);
+    numpy->free(ctx, large, 2 * MIB);
+    /* The handler outlives the pool, and refuses what would be the pool's. */
+    CHECK(weir_pool_free(pool) == 0);
+    CHECK(numpy->malloc(ctx, 2 * MIB) == NULL && numpy->realloc(ctx, small, 2 * MIB) == NULL);
+    CHECK(wrong(small, 100000) == 0);
+    small = numpy->realloc(ctx, small, 5);
+    CHECK(small && small[0] == byte_at(0));
+    numpy->free(ctx, small, 5);
+    weir_numpy_handler_free(made);
+    weir_numpy_handler_free(NULL);
+}
+
 int main(void) {
     keeps_every_byte();
     weir_pool *pool = made("8MiB");
@@ -197,6 +272,7 @@ int main(void) {
     refuses_what_is_wrong(pool);
     stays_with_the_parent(pool);
     CHECK(weir_pool_free(pool) == 0);
+    serves_numpy(made("8MiB"));
     for (int error = 0; error < 140; error++) {
         CHECK(strlen(weir_strerror(-error)) > 5 && weir_strerror(error) == weir_strerror(-error));
     }

@@ -87,7 +87,7 @@ def names_agree(tree):
     header = (CRATE / "include/weir.h").read_text()
     code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     declared = set(re.findall(r"\b(weir_\w+)\(", code))
-    source = (CRATE / "src/lib.rs").read_text()
+    source = "".join(path.read_text() for path in sorted((CRATE / "src").glob("*.rs")))
     defined = set(re.findall(r'pub (?:unsafe )?extern "C" fn (weir_\w+)', source))
     lines = run(["nm", "-D", "--defined-only", TARGET / "libweir_c.so"]).splitlines()
     exported = {line.split()[-1] for line in lines}

@@ -452,8 +452,8 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/python_library.py"],
         env: &[],
         needs: PYTHON,
-        tests_min: 8,
-        minutes_max: 3,
+        tests_min: 16,
+        minutes_max: 5,
     },
     Suite {
         name: "odd-disks",

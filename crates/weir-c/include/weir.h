@@ -32,6 +32,7 @@ typedef struct weir_pool_stats {
     uint64_t pinned;     /* pages that are pinned */
     uint64_t faults;     /* number of accesses that found no page so far */
     uint64_t waited_ns;  /* time in which faults were served so far, once something had left RAM */
+    uint64_t pieces;     /* number of pieces of memory that have not been given back */
 } weir_pool_stats;
 
 /* How a range is going to be used, for weir_advise. */
@@ -118,6 +119,23 @@ int weir_unpin(weir_pool *pool, const void *memory, size_t len);
  * Fields that this library does not know are 0. -EINVAL: NULL.
  */
 int weir_stats(const weir_pool *pool, weir_pool_stats *stats, size_t size);
+
+/*
+ * For numpy (1.22 and newer): puts a PyDataMem_Handler into *handler. Arrays of more than `threshold` bytes
+ * that numpy makes by it lie in the pool, and count among its pieces; smaller ones are malloc's. In a child
+ * of a fork new arrays are malloc's, and the parent's are not there. The pool may be ended before the
+ * handler: then larger arrays are refused. The caller's until weir_numpy_handler_free. -EINVAL: NULL.
+ */
+int weir_numpy_handler(weir_pool *pool, size_t threshold, void **handler);
+
+/* Ends a handler that no array has any more. NULL is none, and fine. */
+void weir_numpy_handler_free(void *handler);
+
+/*
+ * The same as a destructor for PyCapsule_New(handler, "mem_handler", weir_numpy_capsule_free). It also calls
+ * Py_DecRef for the capsule's context. For Python alone.
+ */
+void weir_numpy_capsule_free(void *capsule);
 
 /* What the answer of a function means, positive or negative; a text that is there for ever. */
 const char *weir_strerror(int error);

@@ -3,18 +3,32 @@
 //! A pool has a table of its memory by address, because that is what C programs have of it.
 
 mod answer;
+mod numpy;
 mod table;
 
 use answer::{answer, of_alloc, of_build, of_memory, of_pin, of_range, text_of};
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
 use table::Table;
 use weir::{Advice, Builder, PinError, Pool};
 
-/// What a `weir_pool` is.
+/// What a `weir_pool` is. Handlers of numpy's look whether it is still there.
 #[derive(Debug)]
-pub struct WeirPool {
+pub struct WeirPool(Arc<Owned>);
+
+/// A pool and its memory that is out.
+#[derive(Debug)]
+struct Owned {
     pool: Pool,
     table: Table,
+}
+
+impl Owned {
+    /// So many bytes of zeros; their address.
+    fn alloc(&self, len: usize) -> Result<usize, c_int> {
+        let region = self.pool.alloc(len).map_err(of_alloc)?;
+        self.table.add(region).ok_or(libc::EINVAL)
+    }
 }
 
 /// `weir_pool_stats` of the header.
@@ -30,6 +44,7 @@ pub struct WeirStats {
     pinned: u64,
     faults: u64,
     waited_ns: u64,
+    pieces: u64,
 }
 
 /// `WEIR_DISCARD` of the header.
@@ -57,9 +72,19 @@ unsafe fn text<'a>(at: *const c_char) -> Result<Option<&'a str>, c_int> {
 ///
 /// # Safety
 /// - NULL, or a pool of `weir_pool_new` that has not been ended.
-unsafe fn pool<'a>(at: *const WeirPool) -> Result<&'a WeirPool, c_int> {
+unsafe fn pool<'a>(at: *const WeirPool) -> Result<&'a Arc<Owned>, c_int> {
     // SAFETY: passed on to the caller.
-    unsafe { at.as_ref() }.ok_or(libc::EINVAL)
+    unsafe { at.as_ref() }.map(|pool| &pool.0).ok_or(libc::EINVAL)
+}
+
+/// A pool of the caller's and of this process. In a child of a fork no lock of the pool's may be taken.
+///
+/// # Safety
+/// - as for `pool`.
+unsafe fn here<'a>(at: *const WeirPool) -> Result<&'a Arc<Owned>, c_int> {
+    // SAFETY: passed on to the caller.
+    let owned = unsafe { pool(at) }?;
+    if owned.pool.is_forked() { Err(libc::ECHILD) } else { Ok(owned) }
 }
 
 /// As `weir.h` says.
@@ -119,7 +144,8 @@ pub unsafe extern "C" fn weir_pool_new_with(
 /// A pool that the caller is to own.
 fn made(builder: Builder) -> Result<*mut WeirPool, c_int> {
     let pool = builder.build().map_err(|e| of_build(&e))?;
-    Ok(Box::into_raw(Box::new(WeirPool { pool, table: Table::default() })))
+    let owned = Arc::new(Owned { pool, table: Table::default() });
+    Ok(Box::into_raw(Box::new(WeirPool(owned))))
 }
 
 /// As `weir.h` says.
@@ -133,7 +159,11 @@ pub unsafe extern "C" fn weir_pool_free(at: *mut WeirPool) -> c_int {
             return Ok(());
         }
         // SAFETY: a live pool.
-        if !unsafe { pool(at) }?.table.is_empty() {
+        let owned = unsafe { pool(at) }?;
+        if owned.pool.is_forked() {
+            // Memory of the parent's may be given back later: then it must still be known as such.
+            core::mem::forget(Arc::clone(owned));
+        } else if !owned.table.close() {
             return Err(libc::EBUSY);
         }
         // SAFETY: from the box in `weir_pool_new`; the caller gives it up.
@@ -160,12 +190,11 @@ pub unsafe extern "C" fn weir_pool_set_memory(at: *mut WeirPool, bytes: u64) -> 
 pub unsafe extern "C" fn weir_alloc(at: *mut WeirPool, len: usize, out: *mut *mut c_void) -> c_int {
     answer(|| {
         // SAFETY: the caller's pool.
-        let owner = unsafe { pool(at) }?;
+        let owner = unsafe { here(at) }?;
         if out.is_null() {
             return Err(libc::EINVAL);
         }
-        let region = owner.pool.alloc(len).map_err(of_alloc)?;
-        let addr = owner.table.add(region);
+        let addr = owner.alloc(len)?;
         // SAFETY: a valid place of the caller's.
         unsafe { out.write(addr as *mut c_void) };
         Ok(())
@@ -180,7 +209,7 @@ pub unsafe extern "C" fn weir_alloc(at: *mut WeirPool, len: usize, out: *mut *mu
 pub unsafe extern "C" fn weir_free(at: *mut WeirPool, memory: *mut c_void) -> c_int {
     answer(|| {
         // SAFETY: the caller's pool.
-        let owner = unsafe { pool(at) }?;
+        let owner = unsafe { here(at) }?;
         if memory.is_null() || owner.table.remove(memory as usize) {
             return Ok(());
         }
@@ -202,7 +231,7 @@ pub unsafe extern "C" fn weir_free(at: *mut WeirPool, memory: *mut c_void) -> c_
 pub unsafe extern "C" fn weir_resize(at: *mut WeirPool, memory: *mut *mut c_void, len: usize) -> c_int {
     answer(|| {
         // SAFETY: the caller's pool.
-        let owner = unsafe { pool(at) }?;
+        let owner = unsafe { here(at) }?;
         if memory.is_null() {
             return Err(libc::EINVAL);
         }
@@ -228,7 +257,7 @@ pub unsafe extern "C" fn weir_advise(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's pool.
-        let owner = unsafe { pool(at) }?;
+        let owner = unsafe { here(at) }?;
         owner.table.with(memory as usize, len, |region, range| match advice(how) {
             Some(advice) => region.advise(range, advice).map_err(of_range),
             None if how == DISCARD => region.discard(range).map_err(of_range),
@@ -250,7 +279,7 @@ pub unsafe extern "C" fn weir_pin(
 ) -> c_int {
     answer(|| {
         // SAFETY: the caller's pool.
-        let owner = unsafe { pool(at) }?;
+        let owner = unsafe { here(at) }?;
         owner.table.pin(memory as usize, len).map_err(|e| {
             if let (false, Ok(PinError::Full { free: bytes, .. })) = (free.is_null(), &e) {
                 // SAFETY: a valid place of the caller's.
@@ -269,7 +298,7 @@ pub unsafe extern "C" fn weir_pin(
 pub unsafe extern "C" fn weir_unpin(at: *mut WeirPool, memory: *const c_void, len: usize) -> c_int {
     answer(|| {
         // SAFETY: the caller's pool.
-        let owner = unsafe { pool(at) }?;
+        let owner = unsafe { here(at) }?;
         if owner.table.unpin(memory as usize, len) { Ok(()) } else { Err(libc::EINVAL) }
     })
 }
@@ -297,6 +326,7 @@ pub unsafe extern "C" fn weir_stats(at: *const WeirPool, out: *mut WeirStats, si
             pinned: s.pinned,
             faults: s.faults,
             waited_ns: s.waited_ns,
+            pieces: if owner.pool.is_forked() { 0 } else { owner.table.pieces() as u64 },
         };
         let known = size_of::<WeirStats>().min(size);
         // SAFETY: `size` bytes of the caller's; a structure of words has no gaps.

@@ -1,45 +1,69 @@
 //! The memory of a pool by address.
+//!
+//! In a child of a fork nobody may come here: another thread of the parent's may have had the lock.
 
 use crate::answer::of_alloc;
 use core::ffi::c_int;
 use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir::{Guard, PinError, Region};
 
 /// Pieces by their first address, and pins.
 #[derive(Debug, Default)]
-pub struct Table(Mutex<Rows>);
+pub struct Table {
+    rows: Mutex<Rows>,
+    /// As many as `regions` has, for those who take no lock.
+    pieces: AtomicUsize,
+}
 
 #[derive(Debug, Default)]
 struct Rows {
     regions: BTreeMap<usize, Region>,
     pins: Vec<(Range<usize>, Guard)>,
+    /// The pool is about to end.
+    closed: bool,
 }
 
 impl Table {
     fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether everything has been given back.
-    pub fn is_empty(&self) -> bool {
-        self.rows().regions.is_empty()
+    /// Pieces that have not been given back. Takes no lock.
+    pub fn pieces(&self) -> usize {
+        self.pieces.load(Ordering::Relaxed)
     }
 
-    /// One more piece; its address.
-    pub fn add(&self, mut region: Region) -> usize {
+    /// From now on nothing is added. False: something has not been given back, and all goes on.
+    pub fn close(&self) -> bool {
+        let mut rows = self.rows();
+        rows.closed |= rows.regions.is_empty();
+        rows.closed
+    }
+
+    /// One more piece; its address. None: the pool is about to end.
+    pub fn add(&self, mut region: Region) -> Option<usize> {
         let addr = region.as_mut_ptr() as usize;
-        self.rows().regions.insert(addr, region);
-        addr
+        let mut rows = self.rows();
+        if rows.closed {
+            return None;
+        }
+        rows.regions.insert(addr, region);
+        self.pieces.store(rows.regions.len(), Ordering::Relaxed);
+        Some(addr)
     }
 
     /// Gives a piece back. False: none begins there.
     pub fn remove(&self, addr: usize) -> bool {
         let mut rows = self.rows();
         let Some(region) = rows.regions.remove(&addr) else { return false };
+        self.pieces.store(rows.regions.len(), Ordering::Relaxed);
         let end = addr + region.len();
         rows.pins.retain(|(pinned, _)| pinned.start < addr || pinned.start >= end);
+        // It may take a while, and others need not wait.
+        drop(rows);
         drop(region);
         true
     }

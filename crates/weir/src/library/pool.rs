@@ -8,6 +8,7 @@ use crate::config::{Settings, parse_size};
 use crate::limits::BUDGET_BYTES_MIN;
 use crate::page::id::BLOCK_PAGES;
 use core::fmt;
+use core::ops::Range;
 use std::sync::Arc;
 use weir_os::mem::PAGE_BYTES;
 
@@ -80,6 +81,18 @@ impl Pool {
             faults: core.stats.faults().get(),
             waited_ns: core.stats.waited_ns().get(),
         }
+    }
+
+    /// Whether this process is a child, by `fork`, of the one that made the pool: it has nothing of it.
+    pub fn is_forked(&self) -> bool {
+        !self.inner.is_here()
+    }
+
+    /// The addresses that the pool's regions lie in. As long as the pool lives, nothing else of its process
+    /// does.
+    pub fn addresses(&self) -> Range<usize> {
+        let (base, len) = self.inner.engine().space();
+        base..base + len
     }
 
     /// All counters of the engine, with the names and meanings of `docs/statistics.md`.
