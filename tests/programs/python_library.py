@@ -18,6 +18,9 @@ import sys
 import tempfile
 import threading
 import typing
+from unittest import mock
+
+import python_interop
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VENV = pathlib.Path(os.environ.get("WEIR_VENV", ROOT / "target/venv"))
@@ -169,6 +172,7 @@ def what_the_allocator_refuses(weir, numpy):
         except MemoryError:
             pass
         assert 4 < len(arrays) < 30, f"{len(arrays)} MiB"
+        assert "the pool is full" in refused(weir.WeirError, pool.empty, MIB)
     numbers = numpy.random.default_rng(5)
     assert all((array == half_noise(numbers)).all() for array in arrays)
     assert "still in use" in refused(weir.WeirError, pool.close)
@@ -182,6 +186,12 @@ def what_the_allocator_refuses(weir, numpy):
     pool.close()
     assert "closed" in refused(ValueError, weir.numpy_allocator, pool)
     assert "closed" in refused(ValueError, zeros)
+    pool = weir.Pool("8MiB")
+    with mock.patch("weir._numpy.VERSION_NEEDED", 1000):
+        assert "numpy 1.22" in refused(ImportError, weir.numpy_allocator, pool)
+    missing = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")
+    with mock.patch.dict(sys.modules, dict.fromkeys(missing)):
+        refused(ImportError, weir.numpy_allocator, pool)
 
 
 def the_allocator_in_threads_and_forks(weir, numpy):
@@ -281,12 +291,9 @@ def arrays_from_values_and_files(weir, numpy):
         refused(FileNotFoundError, pool.from_file, pathlib.Path(folder, "none"))
         refused(IsADirectoryError, pool.from_file, folder)
         # It becomes shorter while it is read.
-        opened, os.fstat = os.fstat, lambda file: os.stat_result([0o100644, *[0] * 5, 64, *[0] * 3])
-        try:
-            path.write_bytes(bytes(24))
+        path.write_bytes(bytes(24))
+        with mock.patch("os.fstat", lambda file: os.stat_result([0o100644, *[0] * 5, 64, *[0] * 3])):
             assert "40 bytes early" in refused(EOFError, pool.from_file, path, "<i8")
-        finally:
-            os.fstat = opened
 
 
 def a_block_that_an_exception_leaves_tells_of_that(weir, numpy):
@@ -423,6 +430,7 @@ CHECKS = [
     what_makes_no_sense_is_refused,
     threads_and_forks,
     the_array_module_can_use_it,
+    *python_interop.CHECKS,
 ]
 
 

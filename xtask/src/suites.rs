@@ -444,7 +444,7 @@ const SUITES: &[Suite] = &[
         env: &[],
         needs: VENV,
         tests_min: 0,
-        minutes_max: 5,
+        minutes_max: 10,
     },
     // After the release build and `venv`.
     Suite {
@@ -452,7 +452,7 @@ const SUITES: &[Suite] = &[
         command: &["python3", "tests/programs/python_library.py"],
         env: &[],
         needs: PYTHON,
-        tests_min: 16,
+        tests_min: 24,
         minutes_max: 5,
     },
     Suite {
