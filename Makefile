@@ -40,7 +40,7 @@ test: ## run every suite; the last line counts them
 soak: ## the suites that take hours: all programs at full size, in all modes (SUITES=name ...)
 	cargo run -q -p xtask -- soak $(SUITES)
 
-bench: build ## measure against the kernel's own swap (SCENARIO=pool, swap, numpy, all, ...)
+bench: build ## measure against the kernel's own swap (SCENARIO=pool, swap, files, numpy, all, ...)
 	cargo build --release -p weir-bench
 	$(WEIR_BIN) bench $(SCENARIO) $(ARGS)
 

@@ -32,9 +32,10 @@ const fn entry(words: &'static [&'static str], takes: Takes, minutes: [f64; 2]) 
     Entry { words, takes, minutes }
 }
 
-static ALL: [Entry; 12] = [
+static ALL: [Entry; 13] = [
     entry(&["pool"], Takes::Sides, [0.5, 6.0]),
     entry(&["swap"], Takes::Sides, [1.0, 9.0]),
+    entry(&["files"], Takes::Sides, [0.7, 5.0]),
     entry(&["numpy"], Takes::Sides, [0.5, 2.0]),
     entry(&["passes"], Takes::Sides, [1.0, 12.0]),
     entry(&["scaling"], Takes::Sides, [1.0, 7.0]),

@@ -43,6 +43,9 @@ pub enum Task {
     /// A plain program to measure: fills memory and reads it back
     #[command(name = "__workload", hide = true)]
     Workload(WorkloadArgs),
+    /// A plain program to measure: reads a file
+    #[command(name = "__files", hide = true)]
+    FilesWork(FilesWorkArgs),
     /// Enter a control group, then become another program
     #[command(name = "__in-cgroup", hide = true)]
     InCgroup(InCgroupArgs),
@@ -60,6 +63,8 @@ pub enum Scenario {
     Scaling(ScalingArgs),
     /// Swap file: fill, sequential and random access to twice the RAM limit, most of it on disk
     Swap(SwapArgs),
+    /// Mapped files larger than the RAM: passes, random reads, the same pass again and again
+    Files(FilesArgs),
     /// A numpy program: fill, sort and scan of an array, three times its size at the peak
     Numpy(NumpyArgs),
     /// Passes over the same data, a little more than RAM: arrays, k-means, a heap under collection
@@ -128,8 +133,8 @@ pub struct SizedArgs {
     /// Options of all scenarios.
     #[command(flatten)]
     pub common: CommonBenchArgs,
-    /// RAM: the kernel's limit, and Weir's budget or a part of it [default: 256M in pool and swap, else 128M;
-    /// with --quick a quarter]
+    /// RAM: the kernel's limit, and Weir's budget or a part of it [default: 256M in pool and swap, 1G in
+    /// files, else 128M; with --quick a quarter]
     #[arg(long, visible_alias = "memory", value_name = "SIZE")]
     pub size: Option<String>,
     /// Seconds per measurement [default: 2, in founding 3; with --quick 0.5]
@@ -238,6 +243,23 @@ pub struct SwapArgs {
     /// Options about the disk.
     #[command(flatten)]
     pub disk: DiskArgs,
+}
+
+/// Options of `weir bench files`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "One program reads a file of four times the RAM through a mapping, in order and at random, \
+    and passes over 1.25 times and half of the RAM again and again. The RAM is the limit of the control \
+    group of the kernel's side, and Weir's budget. Each begins with nothing of the file in the kernel's \
+    cache. Beside them the disk, past that cache."
+)]
+pub struct FilesArgs {
+    /// How large, how long and how often.
+    #[command(flatten)]
+    pub sized: SizedArgs,
+    /// Folder of the file
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
 }
 
 /// Where and how the scenarios with a swap file swap.
@@ -391,6 +413,7 @@ impl Scenario {
             Scenario::Pool(args) => args.sized.common.quick,
             Scenario::Scaling(args) => args.sized.common.quick,
             Scenario::Swap(args) => args.sized.common.quick,
+            Scenario::Files(args) => args.sized.common.quick,
             Scenario::Numpy(args) => args.common.quick,
             Scenario::Passes(args) => args.common.quick,
             Scenario::Gate(args) => args.quick,
@@ -546,6 +569,37 @@ pub struct WorkloadArgs {
     /// Calls per loop of gate
     #[arg(long, default_value_t = 1000)]
     pub calls: u64,
+}
+
+/// Options of `weir-bench __files`
+#[derive(Debug, Args)]
+pub struct FilesWorkArgs {
+    /// Passes over all of it, or random reads
+    #[arg(value_parser = ["passes", "random"])]
+    pub what: String,
+    /// The file, made by `weir bench files`
+    pub file: PathBuf,
+    /// Bytes of it that are read
+    #[arg(long)]
+    pub bytes: usize,
+    /// How: mapped, with this advice, or past the kernel's cache
+    #[arg(long, default_value = "normal", value_parser = ["normal", "sequential", "random", "direct"])]
+    pub way: String,
+    /// Threads of random reads
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub threads: u64,
+    /// Bytes of a random read
+    #[arg(long, default_value_t = 4096)]
+    pub chunk: usize,
+    /// Length of random reads
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// How many passes
+    #[arg(long, default_value_t = 1)]
+    pub passes: u32,
+    /// How many of them are not counted
+    #[arg(long, default_value_t = 0)]
+    pub settle: u32,
 }
 
 /// `weir-bench __kernel-side`

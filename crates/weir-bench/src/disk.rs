@@ -112,6 +112,15 @@ pub fn traffic(counters: &BTreeMap<String, u64>) -> Value {
     })
 }
 
+/// What the kernel reads ahead at most on the disk of a folder.
+pub fn readahead_kib(folder: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(folder).ok()?.dev();
+    let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xfff00);
+    let text = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).ok()?;
+    text.trim().parse().ok()
+}
+
 /// Lines of a report that say what the kernel's side was and which RAM it had; none without that side.
 pub fn rival_lines(report: &Value) -> String {
     let Some(rival) = report["rival"].as_str() else { return String::new() };

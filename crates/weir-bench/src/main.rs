@@ -7,6 +7,7 @@ mod calls;
 mod cli;
 mod codec;
 mod disk;
+mod files;
 mod founding;
 mod gate;
 mod graph;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         }
         Task::All(args) => exit::finish(all::all(args, cli.record.as_deref())),
         Task::Workload(args) => exit::finish(workload::main(args)),
+        Task::FilesWork(args) => exit::finish(files::main(args)),
         Task::InCgroup(args) => child::enter_cgroup_and_exec(args),
         Task::KernelSide(args) => exit::finish(kernel_side::main(args)),
     }

@@ -56,7 +56,7 @@ const fn gains(
     Plan { scenario, name, title, unit: "times as good", rows, group: label, series }
 }
 
-static PLANS: [Plan; 11] = [
+static PLANS: [Plan; 12] = [
     gains(
         "pool",
         "pool",
@@ -77,6 +77,18 @@ static PLANS: [Plan; 11] = [
         "How many times better than the kernel's zswap (latencies: lower)",
         "/tables/1/rows",
         &[KERNEL, ("Weir", "/weir_default/ratio", 1.0), ("Weir, equal RAM", "/weir_ram/ratio", 1.0)],
+    ),
+    gains(
+        "files",
+        "files",
+        "Mapped files: times as good as the kernel with the better advice (latencies, reads: lower)",
+        "/rows",
+        &[
+            ("kernel", "/times/kernel", 1.0),
+            ("kernel, advised", "/times/advised", 1.0),
+            ("Weir", "/times/weir", 1.0),
+            ("direct", "/times/disk", 1.0),
+        ],
     ),
     Plan {
         scenario: "passes",

@@ -9,7 +9,8 @@ use weir_cli::{interrupt, term};
 
 use crate::cli::Scenario;
 use crate::{
-    ablate, codec, founding, gate, numpy, passes, plot, policy, pool, record, report, rules, scaling, swap,
+    ablate, codec, files, founding, gate, numpy, passes, plot, policy, pool, record, report, rules, scaling,
+    swap,
 };
 
 /// What a scenario found.
@@ -38,6 +39,7 @@ pub fn bench(scenario: &Scenario, plot: Option<&Path>, record: Option<&Path>) ->
     let findings = match scenario {
         Scenario::Pool(args) => pool::pool(args),
         Scenario::Swap(args) => swap::swap(args),
+        Scenario::Files(args) => files::files(args),
         Scenario::Founding(args) => founding::founding(args),
         Scenario::Scaling(args) => scaling::scaling(args),
         Scenario::Numpy(args) => numpy::numpy(args),

@@ -331,7 +331,10 @@ fn check_stamp(words: &[AtomicU64], page: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn join_all<T>(handles: Vec<std::thread::ScopedJoinHandle<'_, anyhow::Result<T>>>) -> Vec<anyhow::Result<T>> {
+/// What each thread found.
+pub fn join_all<T>(
+    handles: Vec<std::thread::ScopedJoinHandle<'_, anyhow::Result<T>>>,
+) -> Vec<anyhow::Result<T>> {
     let gone = |_| Err(anyhow::anyhow!("a thread of the workload failed"));
     handles.into_iter().map(|handle| handle.join().unwrap_or_else(gone)).collect()
 }
@@ -391,7 +394,8 @@ impl Written {
     }
 }
 
-struct Measured {
+/// What one thread measured.
+pub struct Measured {
     latency_ns: Histogram<u64>,
     /// Accesses before these.
     warming: u64,
@@ -400,7 +404,7 @@ struct Measured {
 
 /// Repeats `access` for `length` after a quarter of that (half a second at most) for settling, one clock
 /// reading per access: what an access takes includes choosing its page.
-fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
+pub fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
     let mut latency_ns = Histogram::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
     let warm = Instant::now() + (length / 4).min(Duration::from_millis(500));
     let mut warming = 0;
@@ -419,7 +423,8 @@ fn timed(length: Duration, mut access: impl FnMut() -> anyhow::Result<()>) -> an
     Ok(Measured { latency_ns, warming, elapsed: previous - started })
 }
 
-fn summary(measured: Vec<anyhow::Result<Measured>>) -> anyhow::Result<Value> {
+/// All threads together.
+pub fn summary(measured: Vec<anyhow::Result<Measured>>) -> anyhow::Result<Value> {
     let mut all = Histogram::<u64>::new_with_bounds(1, LATENCY_NS_MAX, HISTOGRAM_DIGITS)?;
     let (mut ops_per_s, mut warming) = (0.0, 0);
     for one in measured {

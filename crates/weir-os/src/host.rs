@@ -1,9 +1,13 @@
 //! The few kernel calls that the `weir` command needs beyond the standard library: swap areas, access checks,
-//! and plain anonymous memory for its workloads.
+//! and plain anonymous memory and mapped files for its workloads.
 
 use std::ffi::CString;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -110,6 +114,95 @@ impl Drop for AnonymousWords {
     }
 }
 
+/// What a program tells the kernel of how it will read a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing in particular.
+    Normal,
+    /// From end to end.
+    Sequential,
+    /// Anywhere, by chance.
+    Random,
+}
+
+/// A file mapped for reading, with the C library's `mmap` so that a preloaded Weir sees it as any program's.
+/// Whoever reads beyond the end of a file that has become shorter is killed by SIGBUS.
+#[derive(Debug)]
+pub struct MappedFile {
+    start: NonNull<u64>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is owned by the value, and all access goes through atomics.
+unsafe impl Send for MappedFile {}
+// SAFETY: as above.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    /// Maps the first `bytes` of a file, shared.
+    pub fn new(file: &File, bytes: usize) -> io::Result<MappedFile> {
+        let (prot, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, file.as_raw_fd(), 0) };
+        match NonNull::new(start.cast::<u64>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(MappedFile { start, bytes }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Its words. To be loaded alone, `Relaxed`: the memory cannot be written.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped until the value is dropped, aligned to a page; atomics, because words may change.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / 8) }
+    }
+
+    /// Tells the kernel how all of it will be read.
+    pub fn advise(&self, advice: Advice) -> io::Result<()> {
+        let advice = match advice {
+            Advice::Normal => libc::MADV_NORMAL,
+            Advice::Sequential => libc::MADV_SEQUENTIAL,
+            Advice::Random => libc::MADV_RANDOM,
+        };
+        self.tell(0..self.bytes, advice)
+    }
+
+    /// Has a range of bytes read, from a page on; nobody waits for it.
+    pub fn will_need(&self, range: Range<usize>) -> io::Result<()> {
+        self.tell(range, libc::MADV_WILLNEED)
+    }
+
+    fn tell(&self, range: Range<usize>, advice: libc::c_int) -> io::Result<()> {
+        let end = range.end.min(self.bytes);
+        let start = range.start.min(end);
+        // SAFETY: within the mapping, and the advice changes no contents.
+        check(unsafe {
+            libc::madvise(self.start.as_ptr().cast::<u8>().add(start).cast(), end - start, advice)
+        })
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `new` mapped; borrows of it have ended.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Opens a file for reads past the kernel's cache. Offsets, lengths and buffers are to be whole pages.
+pub fn open_direct(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+/// Drops what is cached of a file, but for what is dirty or mapped. Returns the pages that stay, where the
+/// kernel tells (Linux 6.5).
+pub fn forget_cached(file: &File) -> Option<u64> {
+    let fd = file.as_raw_fd();
+    // SAFETY: no pointers; an advice.
+    unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let bytes = file.metadata().ok()?.len();
+    crate::files::cached(fd, 0, bytes).map(|cached| cached.pages)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +216,28 @@ mod tests {
         memory.words_mut()[77] = 5;
         memory.words()[78].store(6, Relaxed);
         assert_eq!((memory.words()[77].load(Relaxed), memory.words()[78].load(Relaxed)), (5, 6));
+    }
+
+    #[test]
+    fn a_mapped_file_has_its_words_and_is_forgotten_when_it_is_unmapped() {
+        let path = std::env::temp_dir().join(format!("weir-mapped-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..1 << 15).flat_map(|n: u64| n.to_le_bytes()).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        let map = MappedFile::new(&file, bytes.len()).unwrap();
+        for advice in [Advice::Sequential, Advice::Random, Advice::Normal] {
+            map.advise(advice).unwrap();
+        }
+        map.will_need(4096..usize::MAX).unwrap();
+        assert_eq!(map.words().len(), 1 << 15);
+        assert!(map.words().iter().enumerate().all(|(n, word)| word.load(Relaxed) == n as u64));
+        drop(map);
+        file.sync_all().unwrap();
+        let stay = forget_cached(&file);
+        std::fs::remove_file(&path).unwrap();
+        // In a file system whose home is RAM they stay.
+        assert!(stay.is_none_or(|pages| pages == 0 || crate::files::on_disk(file.as_raw_fd()).is_none()));
+        assert!(MappedFile::new(&file, 0).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -139,9 +139,9 @@ impl Job {
         mode: Option<FaultMode>,
         options: &[(&str, String)],
     ) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
-        let stats = StatsFile::new();
+        let stats = StatsFile::in_temp();
         let mut command = Command::new(weir_binary()?);
-        command.args(["run", "--quiet", "--memory", &budget_bytes.to_string(), "--stats"]).arg(&stats.0);
+        command.args(["run", "--quiet", "--memory", &budget_bytes.to_string(), "--stats"]).arg(stats.path());
         if let Some(mode) = mode {
             command.args(["--faults", mode.name()]);
         }
@@ -185,14 +185,22 @@ pub fn resident_peak_bytes(pid: u32) -> Option<u64> {
 
 /// A file for Weir's counters, removed when dropped. The name holds the pid of the program: a program that
 /// starts others leaves one file each.
-struct StatsFile(PathBuf);
+#[derive(Debug)]
+pub struct StatsFile(PathBuf);
 
 impl StatsFile {
-    fn new() -> StatsFile {
+    /// Its name; the program under Weir makes it.
+    pub fn in_temp() -> StatsFile {
         StatsFile(std::env::temp_dir().join(format!("weir-bench-{}.stats", std::process::id())))
     }
 
-    fn read(&self) -> anyhow::Result<BTreeMap<String, u64>> {
+    /// What `--stats` is given.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What Weir left there. It fails where Weir did not start.
+    pub fn read(&self) -> anyhow::Result<BTreeMap<String, u64>> {
         let text = std::fs::read_to_string(&self.0)
             .with_context(|| format!("Weir left no counters in {}: it did not start", self.0.display()))?;
         Ok(parse_counters(&text))

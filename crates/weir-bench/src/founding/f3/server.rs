@@ -2,7 +2,6 @@
 //! with Weir's. The server is varnish, the load wrk, objects have 64 KiB. The kernel's side runs in a control
 //! group with the RAM as its limit; Weir's in one without a limit, so that its RAM is counted alike.
 
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use super::load::{CONNECTIONS, Load, PATTERNS};
 use super::varnish::{Server, Setup, Tools};
 use super::watch::Counts;
 use crate::cli::F3Args;
-use crate::disk::{number, size, times};
+use crate::disk::{number, readahead_kib, size, times};
 use crate::founding::ratio;
 use crate::median;
 
@@ -182,15 +181,6 @@ impl Plan<'_> {
         run["ram_bytes"] = json!(group.map(|_| most));
         Ok(run)
     }
-}
-
-/// What the kernel reads ahead at most on the disk of a folder.
-fn readahead_kib(folder: &Path) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    let device = std::fs::metadata(folder).ok()?.dev();
-    let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xfff00);
-    let text = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).ok()?;
-    text.trim().parse().ok()
 }
 
 /// Medians of a pattern, and what Weir gains.
