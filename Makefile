@@ -16,6 +16,9 @@ export OUT ?= $(abspath $(TARGET))/packages
 
 SCALE ?= small
 SCENARIO ?= pool
+# What Miri can run: no kernel behind it, no seeded runs of hours.
+MIRI := page::state page::id library::pins library::builder \
+	$(addprefix policy::,placement admission pool_size tree write_through recompress victims)
 # A build that can leave rules out: target/experiments.
 EXPERIMENTS := cargo build --profile experiments --features experiments -p weir-cli -p weir-preload -p weir-bench
 REQUIREMENTS := tests/programs/requirements.txt
@@ -26,7 +29,7 @@ SITE ?= $(abspath $(TARGET))/site
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv docs fmt clean
+.PHONY: help demo test soak bench record ablate build licences install uninstall deb wheel dist distcheck check tidy unit shim programs venv docs miri fmt clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +92,9 @@ tidy: ## repository checks alone
 
 unit: ## unit tests alone: no kernel feature is needed
 	cargo run -q -p xtask -- test unit
+
+miri: ## page words and policies under Miri, which finds undefined behaviour; needs a nightly toolchain with miri
+	MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=target/miri cargo +nightly miri test -p weir --lib -- $(MIRI)
 
 shim: build ## C programs against the preloaded library
 	cargo run -q -p xtask -- shim
