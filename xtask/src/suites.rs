@@ -211,7 +211,7 @@ const SUITES: &[Suite] = &[
         command: tests!("--test", "library", "--examples"),
         env: &[],
         needs: KERNEL,
-        tests_min: 26,
+        tests_min: 29,
         minutes_max: 5,
     },
     // With sanitizers too.

@@ -59,8 +59,8 @@ pub(crate) mod tier;
 
 #[cfg(not(loom))]
 pub use library::{
-    Advice, AllocError, BuildError, Builder, Guard, MemoryError, PinError, Pod, Pool, PoolStats, RangeError,
-    Region, Size, WeirVec,
+    Advice, AllocError, BuildError, Builder, FileError, FileRegion, Guard, MemoryError, PinError, Pod, Pool,
+    PoolStats, RangeError, Region, Size, WeirVec,
 };
 #[cfg(not(loom))]
 pub use weir_os::sys::Errno;

@@ -4,7 +4,9 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use weir::{Advice, AllocError, BuildError, MemoryError, PinError, Pool, RangeError, Region, WeirVec};
+use weir::{
+    Advice, AllocError, BuildError, FileError, MemoryError, PinError, Pool, RangeError, Region, WeirVec,
+};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -181,6 +183,60 @@ fn tempfile() -> std::fs::File {
     let file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     file
+}
+
+fn bytes_of(file: &mut std::fs::File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_file_of_three_budgets_is_memory_and_gets_back_the_pages_that_changed() {
+    for pool in [pool(16), inline_pool(16)] {
+        let mut expected = vec![0; 48 * MIB + 10];
+        noise(&mut expected[MIB..40 * MIB]);
+        let mut file = tempfile();
+        file.write_all(&expected).unwrap();
+        let mut mapped = pool.map_file(file.try_clone().unwrap(), 49 * MIB).unwrap();
+        // Pages of zeros take no room.
+        assert!(pool.stats().ram <= 16 * MIB as u64 && pool.stats().data < 42 * MIB as u64, "{pool:?}");
+        assert!(mapped[..expected.len()] == expected[..] && mapped[expected.len()..].iter().all(|b| *b == 0));
+        // Two neighbours, the end of the old file, and what is behind it.
+        for at in [5 * MIB - 1, 5 * MIB, 20 * MIB, 48 * MIB + 9, 49 * MIB - 1] {
+            mapped[at] ^= 1;
+        }
+        assert_eq!(mapped.sync(5 * MIB..5 * MIB + 1).unwrap(), 1);
+        assert!(bytes_of(&mut file)[5 * MIB - 1] == expected[5 * MIB - 1], "not asked for");
+        assert_eq!(mapped.sync(..).unwrap(), 4 * PAGE as u64);
+        assert_eq!(mapped.sync(..).unwrap(), 0);
+        assert!(bytes_of(&mut file) == mapped[..]);
+        mapped.region().advise(.., Advice::Cold).unwrap();
+        assert!(bytes_of(&mut file) == mapped[..]);
+    }
+}
+
+#[test]
+fn files_that_cannot_be_memory_are_refused_with_the_reason() {
+    let pool = pool(8);
+    assert!(matches!(pool.map_file(tempfile(), 0), Err(FileError::Memory(AllocError::Empty))));
+    let folder = std::fs::File::open("/").unwrap();
+    assert!(matches!(pool.map_file(folder, 5), Err(FileError::File(_))));
+    let read_only = std::fs::File::open("/proc/self/exe").unwrap();
+    let mut mapped = pool.map_file(read_only, 5000).unwrap();
+    assert_eq!(&mapped[1..4], b"ELF");
+    assert_eq!(mapped.sync(..).unwrap(), 0, "nothing is to be written");
+    mapped[4999] ^= 1;
+    assert!(matches!(mapped.sync(..), Err(FileError::File(_))));
+    let outside = RangeError::Outside { start: 0, end: 5001, len: 5000 };
+    assert!(matches!(mapped.sync(..5001), Err(FileError::Range(e)) if e == outside));
+    assert!(matches!(mapped.sync(7..7), Ok(0)));
+    let refused = || {
+        matches!(mapped.sync(..), Err(FileError::Range(RangeError::Forked)))
+            && matches!(pool.map_file(tempfile(), 5), Err(FileError::Memory(AllocError::Forked)))
+    };
+    assert_eq!(in_child(&refused), 0);
 }
 
 #[test]

@@ -152,6 +152,20 @@ pub enum PinError {
     Kernel(Errno),
 }
 
+/// Why a file does not come into memory, or does not get it back.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// There is no memory for it.
+    #[error(transparent)]
+    Memory(#[from] AllocError),
+    /// The range that was to be written back.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The file itself cannot be read, or not be written.
+    #[error("the file: {0}")]
+    File(#[from] std::io::Error),
+}
+
 /// Why the budget stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {

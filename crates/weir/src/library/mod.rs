@@ -6,6 +6,7 @@
 mod builder;
 mod errors;
 mod faults;
+mod file;
 mod inner;
 mod pins;
 mod pool;
@@ -16,7 +17,8 @@ mod vec;
 mod whole;
 
 pub use builder::Builder;
-pub use errors::{AllocError, BuildError, MemoryError, PinError, RangeError};
+pub use errors::{AllocError, BuildError, FileError, MemoryError, PinError, RangeError};
+pub use file::FileRegion;
 pub use pool::{Pool, PoolStats};
 pub use region::{Advice, Guard, Region};
 pub use size::Size;

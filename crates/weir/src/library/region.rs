@@ -62,6 +62,15 @@ impl Region {
         self.at.as_ptr() as usize
     }
 
+    /// A range of the region's bytes, which are there.
+    pub(super) fn bytes(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, RangeError> {
+        if !self.pool.is_here() {
+            return Err(RangeError::Forked);
+        }
+        let range = self.range(range)?;
+        Ok(range.start - self.addr()..range.end - self.addr())
+    }
+
     /// The addresses of a range of the region's bytes.
     fn range(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, RangeError> {
         let start = match range.start_bound() {
