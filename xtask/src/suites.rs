@@ -146,6 +146,14 @@ const DOCS: &[Need] = &[
     Need::Tool("strip", "binutils"),
     Need::Tool("pkg-config", "pkgconf"),
 ];
+/// Root, to make control groups.
+const CONTAINERS: &[Need] = &[
+    Need::Root,
+    Need::Tool("python3", "python3 python3-venv"),
+    Need::Tool("cc", "gcc"),
+    Need::Tool("sort", "coreutils"),
+    Need::Tool("xz", "xz-utils"),
+];
 const DISK: &[Need] = &[Need::Root, Need::Tool("mkfs.ext4", "e2fsprogs"), Need::Tool("mount", "mount")];
 const VENV: &[Need] = &[Need::Tool("python3", "python3 python3-venv"), Need::Tool("make", "make")];
 
@@ -354,19 +362,6 @@ const SUITES: &[Suite] = &[
         minutes_max: 8,
     },
     Suite {
-        name: "containers",
-        command: &["python3", "tests/programs/containers.py"],
-        env: &[],
-        needs: &[
-            Need::Tool("python3", "python3"),
-            Need::Tool("cc", "gcc"),
-            Need::Tool("sort", "coreutils"),
-            Need::Tool("xz", "xz-utils"),
-        ],
-        tests_min: 8,
-        minutes_max: 5,
-    },
-    Suite {
         name: "leftovers",
         command: &["python3", "tests/programs/leftovers.py"],
         env: &[],
@@ -462,6 +457,14 @@ const SUITES: &[Suite] = &[
         needs: DISK,
         tests_min: 10,
         minutes_max: 5,
+    },
+    Suite {
+        name: "containers",
+        command: &["python3", "tests/programs/containers.py"],
+        env: &[],
+        needs: CONTAINERS,
+        tests_min: 11,
+        minutes_max: 8,
     },
     Suite {
         name: "packages",
@@ -570,6 +573,14 @@ const SOAKS: &[Suite] = &[
         env: &[],
         needs: PYTHON,
         tests_min: 48,
+        minutes_max: 60,
+    },
+    Suite {
+        name: "containers-soak",
+        command: &["python3", "tests/programs/containers_soak.py"],
+        env: &[],
+        needs: CONTAINERS,
+        tests_min: 100,
         minutes_max: 60,
     },
     Suite {

@@ -115,6 +115,11 @@ fn environment(layers: &Layers, settings: &Settings) -> Vec<(&'static str, OsStr
                 true => tree::path(settings).to_string_lossy().into_owned().into(),
                 false => continue,
             },
+            // Also where there is none: it would be inherited.
+            OptionId::Share => match &settings.share {
+                Some(share) => format!("{}={share}", settings.memory).into(),
+                None => OsString::new(),
+            },
             OptionId::Place => settings.place.unwrap_or_else(base::choose).to_string().into(),
             OptionId::Quiet => u8::from(settings.quiet).to_string().into(),
             OptionId::Verbose => u8::from(settings.verbose).to_string().into(),

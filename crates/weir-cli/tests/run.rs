@@ -220,6 +220,27 @@ fn letters_stand_for_memory_quiet_and_verbose() {
 }
 
 #[test]
+fn a_budget_that_is_a_share_is_handed_down_as_one_until_somebody_names_a_size() {
+    let home = Folder::new();
+    let library = home.stub_library();
+    let run = |options: &[&str]| {
+        let print = ["sh", "-c", "echo $WEIR_SHARE=$WEIR_MEMORY"];
+        // As under another `weir run`.
+        let mut command = weir_with(&home, &library);
+        command.env("WEIR_MEMORY", "67108864").env("WEIR_SHARE", "67108864=12%").arg("run");
+        stdout(&command.args(options).args(print).output().unwrap())
+    };
+    assert_eq!(run(&[]), "67108864=12%=67108864\n");
+    assert_eq!(run(&["-m", "64M"]), "67108864=12%=67108864\n");
+    assert_eq!(run(&["-m", "65M"]), "=68157440\n");
+    for (option, share) in [("25%", "25%"), ("max", "max"), ("auto", "50%")] {
+        let printed = run(&["-m", option]);
+        let parts: Vec<&str> = printed.trim().split('=').collect();
+        assert!(parts.len() == 3 && parts[0] == parts[2] && parts[1] == share, "{option}: {printed}");
+    }
+}
+
+#[test]
 fn a_static_program_is_refused_with_the_reason() {
     let home = Folder::new();
     let library = home.stub_library();

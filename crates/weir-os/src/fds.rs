@@ -9,9 +9,11 @@ use crate::sys::{self, Errno, syscall};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most descriptors at once: userfaultfd, swap file, its three rings, stderr, the meter of RAM and the page
-/// of counters, with as many again while a child makes its own; and those of the pools of a program that asks
-/// for them.
-pub const MOST: usize = 16 + POOLS_MAX * OF_POOL;
+/// of counters, with as many again while a child makes its own; the limits of control groups; and those of
+/// the pools of a program that asks for them.
+pub const MOST: usize = 16 + LIMITS_MAX + POOLS_MAX * OF_POOL;
+/// Most files with limits of control groups.
+pub const LIMITS_MAX: usize = 8;
 /// Most pools at once.
 pub const POOLS_MAX: usize = 64;
 /// Descriptors of a pool: userfaultfd, swap file, its three rings.

@@ -4,6 +4,7 @@
 //! by reading version numbers: distributions backport features and containers take them away. Whatever is
 //! refused keeps its [`Errno`], so that a message can name it.
 
+mod around;
 pub mod calls;
 mod cgroup;
 mod errno;
@@ -15,6 +16,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+pub use around::Around;
 pub use cgroup::{CgroupLimit, CgroupVersion, MemoryGroup, memory_groups_of_self};
 use errno::result_of;
 pub use errno::{Errno, Tried};

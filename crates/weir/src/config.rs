@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use rules::Rules;
 pub use size::{SizeError, format_size, parse_size};
 pub use values::ConfigError;
-use values::{choice, interval, percent, place, switch, tree, whole_number};
+use values::{choice, interval, percent, place, share, switch, tree, whole_number};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
 /// and the page table's own pages need about half of this; the rest is room to move.
@@ -96,6 +96,8 @@ pub enum OptionId {
     Tree,
     /// The option `place`.
     Place,
+    /// The option `share`.
+    Share,
     /// The option `rules-off`.
     RulesOff,
 }
@@ -166,10 +168,10 @@ pub const OPTIONS: &[OptionSpec] = &[
             OptionId::Memory,
             "memory",
             "WEIR_MEMORY",
-            "SIZE",
+            "auto|SIZE",
             "50%",
             "RAM that the program may have in all: a size (2G), a percentage of the machine's (or \
-             container's) RAM, or max",
+             container's) RAM, max, or auto for the default; all but a size follow the container's limit",
         ),
     ),
     spec(
@@ -398,6 +400,18 @@ pub const OPTIONS: &[OptionSpec] = &[
              and handed down",
         )
     },
+    OptionSpec {
+        hidden: true,
+        ..spec(
+            OptionId::Share,
+            "share",
+            "WEIR_SHARE",
+            "SIZE=SHARE",
+            "",
+            "The budget as it was worked out, and of what surrounds the program it is which share; named by \
+             weir run, and handed down",
+        )
+    },
     #[cfg(any(test, feature = "experiments"))]
     OptionSpec {
         hidden: true,
@@ -541,6 +555,9 @@ const PAGERS: &[(&str, Pager)] =
 pub struct Settings {
     /// Hard budget, in bytes; at least [`MEMORY_BYTES_MIN`].
     pub memory: u64,
+    /// What it is of the RAM of the machine or of the container: a percentage, or `max`. `None`: it was given
+    /// as a size.
+    pub share: Option<String>,
     /// Where pages go when the pool is full; `None`: RAM and the pool are all there is.
     pub swap: Option<SwapSetting>,
     /// Largest share of the budget for the pool, 1 to 100 percent.
@@ -604,6 +621,7 @@ impl Settings {
     ) -> Result<Settings, ConfigError> {
         let mut settings = Settings {
             memory: 0,
+            share: None,
             swap: None,
             pool_max_percent: DEFAULT_POOL_MAX_PERCENT,
             policy: Policy::Adaptive,
@@ -643,7 +661,11 @@ impl Settings {
 
     fn set(&mut self, option: &OptionSpec, text: &str, total_ram: &impl Fn() -> u64) -> Result<(), String> {
         match option.id {
-            OptionId::Memory => self.memory = memory(text, total_ram)?,
+            OptionId::Memory => {
+                let text = if text.trim() == "auto" { option.default } else { text };
+                self.memory = memory(text, total_ram)?;
+                self.share = is_share(text).then(|| text.trim().to_owned());
+            }
             OptionId::Swap => self.swap = swap(text, total_ram)?,
             OptionId::SwapDir | OptionId::SwapEncryption | OptionId::SwapIo | OptionId::SwapBatch => {
                 set_swap(self.swap.as_mut(), option.id, text)?;
@@ -696,7 +718,14 @@ impl Settings {
             }
             OptionId::RulesOff => self.rules_off = text.parse()?,
             OptionId::BudgetPer => self.per_tree = choice(text, &[("process", false), ("tree", true)])?,
-            OptionId::Tree | OptionId::Place if text.is_empty() => {}
+            OptionId::Tree | OptionId::Place | OptionId::Share if text.is_empty() => {}
+            OptionId::Share => {
+                let (size, of) = share(text)?;
+                // Of another budget: somebody has named one since.
+                if self.share.is_none() && size == self.memory {
+                    self.share = Some(of);
+                }
+            }
             OptionId::Tree => self.tree = Some(tree(text)?),
             OptionId::Place => self.place = Some(place(text)?),
             OptionId::Loads => {
@@ -707,10 +736,14 @@ impl Settings {
     }
 }
 
+/// Whether a size is a part of the machine's RAM, or all of it.
+fn is_share(text: &str) -> bool {
+    text.contains('%') || text.trim().eq_ignore_ascii_case("max")
+}
+
 fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
     // Asking for the machine's RAM reads files; most sizes do not need it.
-    let relative = text.contains('%') || text.trim().eq_ignore_ascii_case("max");
-    let total = if relative { total_ram() } else { 0 };
+    let total = if is_share(text) { total_ram() } else { 0 };
     parse_size(text, total).map_err(|e| e.to_string())
 }
 

@@ -319,8 +319,13 @@ counters! {
         /// Requests refused because everything was full.
         refused "weir_refused" events "The program was refused memory. A larger --memory or --swap.",
         /// Budget.
-        budget_bytes "weir_budget_bytes" bytes "As asked for with --memory.",
-        /// What the engine may hold of it beside the memory outside.
+        budget_bytes "weir_budget_bytes" bytes
+            "As asked for with --memory; a share of what surrounds the program follows that.",
+        /// The limit of which the budget is a share, as last seen: the least of the control groups' limits and
+        /// the machine's RAM. 0 where the budget is a size, and follows nothing.
+        limit_around_bytes "weir_limit_around_bytes" bytes
+            "As the container's limit is. Weir follows it, up to the budget at the start.",
+        /// What the engine may hold of the budget beside the memory outside.
         limit_bytes "weir_limit_bytes" bytes
             "Far below weir_budget_bytes: memory outside takes the rest, see weir_outside_bytes.",
         /// Anonymous memory outside, when last measured: heap from before the start, stacks, small mappings,

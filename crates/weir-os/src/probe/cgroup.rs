@@ -59,6 +59,17 @@ pub(super) fn limit_of_self(ram_bytes: u64) -> Option<CgroupLimit> {
         .min_by_key(|limit| limit.bytes)
 }
 
+/// Files in which limits above this process may stand, those of its own groups first.
+pub(super) fn limit_files_of_self() -> Vec<PathBuf> {
+    memory_groups_of_self().iter().flat_map(limit_files).collect()
+}
+
+/// From the group up to the root of its hierarchy. A root has no such file.
+fn limit_files(group: &MemoryGroup) -> impl Iterator<Item = PathBuf> + '_ {
+    let dirs = group.dir.ancestors().take_while(|dir| dir.starts_with(&group.mount));
+    dirs.map(|dir| dir.join(group.version.limit_file()))
+}
+
 fn memory_groups(groups: &str, mounts: &str) -> Vec<MemoryGroup> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -101,11 +112,10 @@ fn hierarchy_mount(mountinfo: &str, version: CgroupVersion) -> Option<(PathBuf, 
 
 fn least_limit(group: &MemoryGroup, ram_bytes: u64) -> Option<CgroupLimit> {
     let mut least: Option<CgroupLimit> = None;
-    for dir in group.dir.ancestors().take_while(|dir| dir.starts_with(&group.mount)) {
-        let file = dir.join(group.version.limit_file());
+    for file in limit_files(group) {
         let Some(bytes) = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u64>().ok())
         else {
-            continue; // "max", or a root group, which has no such file
+            continue; // "max", or no such file
         };
         // Version 1 writes "no limit" as a number near 2^63.
         if bytes < ram_bytes && least.as_ref().is_none_or(|l| bytes < l.bytes) {

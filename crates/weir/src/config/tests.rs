@@ -54,11 +54,13 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_BUDGET_PER", "tree"),
         ("WEIR_TREE", "/dev/shm/table"),
         ("WEIR_PLACE", "7"),
+        ("WEIR_SHARE", "2147483648=25%"),
         ("WEIR_RULES_OFF", "loads,turns"),
     ])
     .unwrap();
     let expected = Settings {
         memory: 2 * GIB,
+        share: Some("25%".to_owned()),
         swap: Some(SwapSetting {
             bytes: Some(3 * GIB),
             dir: PathBuf::from("/disk"),
@@ -126,7 +128,30 @@ fn every_word_that_help_and_completions_offer_is_taken() {
     let words = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.words().collect::<Vec<_>>()).unwrap();
     assert_eq!(words(OptionId::Faults), ["auto", "inline", "thread"]);
     assert_eq!(words(OptionId::Swap), ["none", "auto"]);
-    assert!(words(OptionId::Memory).is_empty() && words(OptionId::Quiet).is_empty());
+    assert_eq!(words(OptionId::Memory), ["auto"]);
+    assert!(words(OptionId::Quiet).is_empty());
+}
+
+#[test]
+fn a_budget_that_is_a_share_is_known_as_one_and_one_that_is_a_size_is_not() {
+    let known = |pairs: &[(&str, &str)]| {
+        let s = parse(pairs).unwrap();
+        (s.memory, s.share)
+    };
+    let share = |bytes, text: &str| (bytes, Some(text.to_owned()));
+    assert_eq!(known(&[]), share(8 * GIB, "50%"));
+    assert_eq!(known(&[("WEIR_MEMORY", "auto")]), share(8 * GIB, "50%"));
+    assert_eq!(known(&[("WEIR_MEMORY", " 25% ")]), share(4 * GIB, "25%"));
+    assert_eq!(known(&[("WEIR_MEMORY", "max")]), share(16 * GIB, "max"));
+    assert_eq!(known(&[("WEIR_MEMORY", "3G")]), (3 * GIB, None));
+    // Handed down: of that budget alone, and not in the place of one that is named here.
+    let handed_down = ("WEIR_SHARE", "3221225472=75%");
+    assert_eq!(known(&[("WEIR_MEMORY", "3221225472"), handed_down]), share(3 * GIB, "75%"));
+    assert_eq!(known(&[("WEIR_MEMORY", "1G"), handed_down]), (GIB, None));
+    assert_eq!(known(&[("WEIR_MEMORY", "25%"), handed_down]), share(4 * GIB, "25%"));
+    for wrong in ["75%", "1G", "=", "1G=half", "x=75%"] {
+        assert!(refusal("WEIR_SHARE", wrong).contains("a size, = and a share"), "{wrong}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Values of options that are words or numbers, from their texts.
 
+use super::parse_size;
 use crate::limits::PLACES;
 use std::ffi::CString;
 use std::fmt;
@@ -43,6 +44,13 @@ pub fn tree(text: &str) -> Result<CString, String> {
 pub fn place(text: &str) -> Result<u32, String> {
     let number = text.trim().parse().ok().filter(|n| *n < PLACES);
     number.ok_or_else(|| format!("expected a whole number below {PLACES}"))
+}
+
+/// A budget in bytes, and which share of what surrounds the program it is.
+pub fn share(text: &str) -> Result<(u64, String), String> {
+    let (size, of) = text.split_once('=').unwrap_or_default();
+    let bytes = parse_size(of, 0).and_then(|_| parse_size(size, 0));
+    bytes.map(|bytes| (bytes, of.to_owned())).map_err(|e| format!("expected a size, = and a share: {e}"))
 }
 
 pub fn percent(text: &str) -> Result<u8, String> {

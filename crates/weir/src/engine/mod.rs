@@ -1,6 +1,7 @@
 //! Who runs: the engine as a whole. `control` does what the program asks of its address space,
 //! `threads` serves faults and reclaims, `fork` carries the engine into a child, `start` builds it.
 
+mod around;
 pub mod base;
 pub mod control;
 mod crawl;
@@ -65,6 +66,8 @@ pub struct Engine<P: Pager> {
     crawl: Mutex<Option<crawl::rule::State>>,
     /// How memory outside is measured.
     pub outside: outside::looks::Looks,
+    /// The limit of which the budget is a share.
+    around: around::Around,
     /// The budget that it shares with its tree.
     tree: tree::part::Part,
     /// Files that the program has mapped.
@@ -93,6 +96,7 @@ impl<P: Pager> Engine<P> {
             stall_reported: AtomicBool::new(false),
             crawl: Mutex::new(None),
             outside: outside::looks::Looks::default(),
+            around: around::Around::default(),
             tree: tree::part::Part::default(),
             files: files::known::Files::default(),
             compact_after_ns: AtomicU64::new(0),

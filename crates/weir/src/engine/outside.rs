@@ -51,6 +51,7 @@ impl Engine<KernelPager> {
         if now >= self.outside.due_ns.load(Ordering::Relaxed) {
             let _inside = self.gate.enter();
             self.look_outside();
+            self.follow_limit(now);
             self.follow_tree();
             let cpu = thread::process_cpu_ns();
             let ran = cpu.saturating_sub(self.outside.cpu_ns.swap(cpu, Ordering::Relaxed)) > RUNS_NS;
@@ -74,10 +75,11 @@ impl Engine<KernelPager> {
         }
     }
 
-    /// From now on the RAM in all may be so many bytes, but not more than the engine was made for. Outside
-    /// the gate.
+    /// From now on the RAM in all may be so many bytes, but not more than the engine was made for, whatever
+    /// the limit around it does. Outside the gate.
     pub fn set_budget(&self, bytes: u64) {
         let _inside = self.inside();
+        self.around.leave();
         self.core.set_budget(bytes);
     }
 

@@ -85,6 +85,7 @@ impl Engine<KernelPager> {
         engine.keep_gate(gate);
         engine.begin_at(base::first_block(geometry.pages));
         engine.measure_outside(settings);
+        engine.watch_limit(settings);
         if let Some(path) = settings.tree.as_deref().filter(|_| settings.per_tree) {
             engine.join_tree(path, budget)?;
         }
