@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use rules::Rules;
 pub use size::{SizeError, format_size, parse_size};
 pub use values::ConfigError;
-use values::{choice, interval, percent, place, share, switch, tree, whole_number};
+use values::{choice, interval, memory, percent, place, share, size_of, switch, tree, whole_number};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
 /// and the page table's own pages need about half of this; the rest is room to move.
@@ -661,11 +661,7 @@ impl Settings {
 
     fn set(&mut self, option: &OptionSpec, text: &str, total_ram: &impl Fn() -> u64) -> Result<(), String> {
         match option.id {
-            OptionId::Memory => {
-                let text = if text.trim() == "auto" { option.default } else { text };
-                self.memory = memory(text, total_ram)?;
-                self.share = is_share(text).then(|| text.trim().to_owned());
-            }
+            OptionId::Memory => (self.memory, self.share) = memory(text, option.default, total_ram)?,
             OptionId::Swap => self.swap = swap(text, total_ram)?,
             OptionId::SwapDir | OptionId::SwapEncryption | OptionId::SwapIo | OptionId::SwapBatch => {
                 set_swap(self.swap.as_mut(), option.id, text)?;
@@ -719,13 +715,7 @@ impl Settings {
             OptionId::RulesOff => self.rules_off = text.parse()?,
             OptionId::BudgetPer => self.per_tree = choice(text, &[("process", false), ("tree", true)])?,
             OptionId::Tree | OptionId::Place | OptionId::Share if text.is_empty() => {}
-            OptionId::Share => {
-                let (size, of) = share(text)?;
-                // Of another budget: somebody has named one since.
-                if self.share.is_none() && size == self.memory {
-                    self.share = Some(of);
-                }
-            }
+            OptionId::Share => self.share = share(text, self.memory, self.share.take())?,
             OptionId::Tree => self.tree = Some(tree(text)?),
             OptionId::Place => self.place = Some(place(text)?),
             OptionId::Loads => {
@@ -734,31 +724,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// Whether a size is a part of the machine's RAM, or all of it.
-fn is_share(text: &str) -> bool {
-    text.contains('%') || text.trim().eq_ignore_ascii_case("max")
-}
-
-fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
-    // Asking for the machine's RAM reads files; most sizes do not need it.
-    let total = if is_share(text) { total_ram() } else { 0 };
-    parse_size(text, total).map_err(|e| e.to_string())
-}
-
-fn memory(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
-    let bytes = size_of(text, total_ram)?;
-    if bytes < MEMORY_BYTES_MIN {
-        // Nobody means bytes who writes such a number without a unit.
-        let bare = text.trim().bytes().all(|b| b.is_ascii_digit()) && bytes > 0;
-        let meant = if bare { format!("; did you mean {bytes}M?") } else { String::new() };
-        return Err(format!(
-            "a budget of {bytes} bytes is too small; the least is {} ({MEMORY_BYTES_MIN} bytes){meant}",
-            format_size(MEMORY_BYTES_MIN)
-        ));
-    }
-    Ok(bytes)
 }
 
 /// `none`, `auto`, a size, or a folder with or without one.

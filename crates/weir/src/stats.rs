@@ -321,8 +321,8 @@ counters! {
         /// Budget.
         budget_bytes "weir_budget_bytes" bytes
             "As asked for with --memory; a share of what surrounds the program follows that.",
-        /// The limit of which the budget is a share, as last seen: the least of the control groups' limits and
-        /// the machine's RAM. 0 where the budget is a size, and follows nothing.
+        /// The limit of which the budget is a share, as last seen: the least of the control groups' limits
+        /// and the machine's RAM. 0 where the budget is a size, and follows nothing.
         limit_around_bytes "weir_limit_around_bytes" bytes
             "As the container's limit is. Weir follows it, up to the budget at the start.",
         /// What the engine may hold of the budget beside the memory outside.

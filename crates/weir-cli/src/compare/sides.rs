@@ -234,6 +234,7 @@ pub fn pager_name(counters: &BTreeMap<String, u64>) -> &'static str {
     match counters.get("weir_pager") {
         Some(0) => "move",
         Some(1) => "copy",
+        Some(2) => "segv",
         _ => "unknown",
     }
 }

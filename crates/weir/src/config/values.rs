@@ -1,7 +1,7 @@
 //! Values of options that are words or numbers, from their texts.
 
-use super::parse_size;
-use crate::limits::PLACES;
+use super::size::{format_size, parse_size};
+use crate::limits::{BUDGET_BYTES_MIN, PLACES};
 use std::ffi::CString;
 use std::fmt;
 
@@ -46,11 +46,44 @@ pub fn place(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("expected a whole number below {PLACES}"))
 }
 
-/// A budget in bytes, and which share of what surrounds the program it is.
-pub fn share(text: &str) -> Result<(u64, String), String> {
+/// Whether a size is a part of the machine's RAM, or all of it.
+fn is_share(text: &str) -> bool {
+    text.contains('%') || text.trim().eq_ignore_ascii_case("max")
+}
+
+pub fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
+    // Asking for the machine's RAM reads files; most sizes do not need it.
+    let total = if is_share(text) { total_ram() } else { 0 };
+    parse_size(text, total).map_err(|e| e.to_string())
+}
+
+/// A budget, and which share it is, if it is one.
+pub fn memory(
+    text: &str,
+    default: &str,
+    total_ram: &impl Fn() -> u64,
+) -> Result<(u64, Option<String>), String> {
+    let text = if text.trim() == "auto" { default } else { text };
+    let bytes = size_of(text, total_ram)?;
+    if bytes < BUDGET_BYTES_MIN {
+        // Nobody means bytes who writes such a number without a unit.
+        let bare = text.trim().bytes().all(|b| b.is_ascii_digit()) && bytes > 0;
+        let meant = if bare { format!("; did you mean {bytes}M?") } else { String::new() };
+        return Err(format!(
+            "a budget of {bytes} bytes is too small; the least is {} ({BUDGET_BYTES_MIN} bytes){meant}",
+            format_size(BUDGET_BYTES_MIN)
+        ));
+    }
+    Ok((bytes, is_share(text).then(|| text.trim().to_owned())))
+}
+
+/// The share that a budget is: the one that is known of it, or else the one handed down, which belongs to a
+/// budget of so many bytes and to no other.
+pub fn share(text: &str, budget: u64, known: Option<String>) -> Result<Option<String>, String> {
     let (size, of) = text.split_once('=').unwrap_or_default();
     let bytes = parse_size(of, 0).and_then(|_| parse_size(size, 0));
-    bytes.map(|bytes| (bytes, of.to_owned())).map_err(|e| format!("expected a size, = and a share: {e}"))
+    let bytes = bytes.map_err(|e| format!("expected a size, = and a share: {e}"))?;
+    Ok(known.or_else(|| (bytes == budget).then(|| of.to_owned())))
 }
 
 pub fn percent(text: &str) -> Result<u8, String> {

@@ -2,55 +2,16 @@
 //! RAM. The limit may change while the program runs: the background thread reads it again now and then, and
 //! the budget follows, up to what the engine was made for.
 
+pub mod followed;
+
 use super::Engine;
 use super::say::say;
 use crate::config::{Settings, parse_size};
 use crate::door::Pager;
 use crate::sync::Ordering;
-use core::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::OnceLock;
+use followed::Followed;
 use weir_os::pager::KernelPager;
 use weir_os::probe;
-
-/// Between two readings. Whoever lowers a limit waits for what he sees.
-const LOOK_NS: u64 = 1_000_000_000;
-
-/// What is followed, and what was seen of it.
-#[derive(Debug, Default)]
-pub struct Around {
-    followed: OnceLock<Followed>,
-    due_ns: AtomicU64,
-    /// The limit at the last reading.
-    seen: AtomicU64,
-    /// Somebody has named a size since.
-    left: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Followed {
-    limits: probe::Around,
-    share: String,
-    /// Whether a change is told.
-    tells: bool,
-}
-
-impl Around {
-    /// From now on the budget is a number.
-    pub(super) fn leave(&self) {
-        self.left.store(true, Ordering::Relaxed);
-    }
-
-    /// The limit, if it is another one than at the last reading and that is long enough ago; and the share.
-    fn news(&self, now_ns: u64) -> Option<(u64, &Followed)> {
-        let followed = self.followed.get().filter(|_| !self.left.load(Ordering::Relaxed))?;
-        if now_ns < self.due_ns.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.due_ns.store(now_ns + LOOK_NS, Ordering::Relaxed);
-        let limit = followed.limits.bytes()?;
-        (self.seen.swap(limit, Ordering::Relaxed) != limit).then_some((limit, followed))
-    }
-}
 
 impl Engine<KernelPager> {
     /// Begins to follow the limit, if the budget is a share of it. A pool's budget is its program's business,
@@ -87,6 +48,7 @@ impl<P: Pager> Engine<P> {
 
 #[cfg(test)]
 mod tests {
+    use super::followed::LOOK_NS;
     use super::*;
     use crate::sim::World;
 

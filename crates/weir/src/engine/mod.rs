@@ -67,7 +67,7 @@ pub struct Engine<P: Pager> {
     /// How memory outside is measured.
     pub outside: outside::looks::Looks,
     /// The limit of which the budget is a share.
-    around: around::Around,
+    around: around::followed::Around,
     /// The budget that it shares with its tree.
     tree: tree::part::Part,
     /// Files that the program has mapped.
@@ -96,7 +96,7 @@ impl<P: Pager> Engine<P> {
             stall_reported: AtomicBool::new(false),
             crawl: Mutex::new(None),
             outside: outside::looks::Looks::default(),
-            around: around::Around::default(),
+            around: around::followed::Around::default(),
             tree: tree::part::Part::default(),
             files: files::known::Files::default(),
             compact_after_ns: AtomicU64::new(0),
