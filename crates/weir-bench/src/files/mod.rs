@@ -175,10 +175,11 @@ impl Plan<'_> {
         Ok(runs)
     }
 
-    /// Where it runs; none past the cache, or where Weir's RAM cannot be counted from outside.
+    /// Where it runs; none past the cache, and where Weir's RAM is not, or cannot be, counted from outside.
     fn group(&self, side: Side) -> anyhow::Result<Option<Rival>> {
         match side {
             Side::Disk => Ok(None),
+            Side::Weir if self.args.sized.common.no_rival => Ok(None),
             Side::Kernel | Side::Advised => Rival::set_up(Area::None, self.limit, 0).map(Some),
             Side::Weir => Ok(Rival::set_up(Area::None, NO_LIMIT, 0).ok()),
         }
