@@ -17,7 +17,7 @@ BUDGET = 16 * MIB
 
 # numpy's own tests, of what reads, makes and resizes arrays, with nearly all arrays in the pool. All of its
 # tests take minutes: `target/venv/bin/python tests/programs/python_interop.py` runs them, but for those that
-# want a compiler (meson).
+# want a compiler (meson). 1 in 400 fails there yet: late in the run arrays of two blocks find no addresses.
 NUMPY_TESTS = ["numpy.lib.tests.test_io", "numpy.ma.tests.test_core", "numpy._core.tests.test_shape_base"]
 NUMPY_WITHOUT = ("f2py/tests", "_core/tests/test_mem_policy.py")
 NUMPY_CODE = """
