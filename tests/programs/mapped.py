@@ -42,11 +42,11 @@ def keeper():
 """
 
 
-def counters(program, code, memory="64M"):
+def counters(program, code, memory="64M", more=()):
     """Runs the program; the counters of it and of its children, its own first."""
     for old in program.folder.glob("stats.*"):
         old.unlink()
-    options = ("--quiet", "--files", "kernel", "--stats", "stats.%p")
+    options = ("--quiet", "--files", "kernel", "--stats", "stats.%p", *more)
     ran = program.run(HELP + code, memory=memory, options=options)
     assert ran.returncode == 0, f"status {ran.returncode}: {ran.stdout[-300:]!r} {ran.stderr[-500:]!r}"
     found = {}
@@ -107,6 +107,24 @@ print(pid)
     for counted in counters(program, code):
         limit, out = counted["weir_limit_bytes"], counted["zswpout"] + counted["weir_out_same"]
         assert limit >= 24 * MIB and out * 4096 <= MIB, (limit, out)
+
+
+def memory_that_can_go_nowhere_is_left_alone(program):
+    """It does not compress, and there is no swap file: once some was tried, files give way."""
+    code = r"""
+own = os.urandom(40 * MIB)
+file = file_of(96)
+mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    read(mapping)
+print(os.getpid())
+"""
+    more = ("--swap", "none", "--swappiness", "200")
+    (counted,) = counters(program, code, more=more)
+    room, looked_at = counted["weir_balance_room"], counted["weir_pages_unmapped"]
+    print("looked at", looked_at, "pages, first", counted["weir_files_first"], file=sys.stderr)
+    assert room == 0 and looked_at * 4096 <= 20 * MIB, (room, looked_at)
 
 
 def pages_that_cannot_leave_are_seldom_tried(program):
@@ -225,6 +243,7 @@ print(os.getpid())
 CHECKS = [
     a_child_owes_nothing_for_files_that_its_parent_unmapped,
     pages_that_cannot_leave_take_nothing_from_memory,
+    memory_that_can_go_nowhere_is_left_alone,
     pages_that_cannot_leave_are_seldom_tried,
     a_call_that_fails_leaves_a_mapping_known,
     shared_memory_over_a_file_is_no_file,

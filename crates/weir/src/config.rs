@@ -9,6 +9,7 @@ pub mod file;
 pub mod names;
 pub mod rules;
 mod size;
+mod swap;
 mod values;
 
 use std::ffi::CString;
@@ -16,18 +17,14 @@ use std::path::PathBuf;
 
 use rules::Rules;
 pub use size::{SizeError, format_size, parse_size};
+use swap::swap;
+pub use swap::{DEFAULT_SWAP_BATCH, DEFAULT_SWAP_DIR, SWAP_BYTES_MIN, SwapIo, SwapSetting};
 pub use values::ConfigError;
-use values::{choice, interval, memory, percent, place, share, size_of, switch, tree, whole_number};
+use values::{choice, interval, memory, percent, place, share, switch, tree, up_to, whole_number};
 
 /// Smallest budget the engine can work in, in bytes: frames for a handful of blocks, the pool's first slabs
 /// and the page table's own pages need about half of this; the rest is room to move.
 pub const MEMORY_BYTES_MIN: u64 = crate::limits::BUDGET_BYTES_MIN;
-
-/// Default folder of the swap file: on a disk where `/tmp` may be in RAM.
-pub const DEFAULT_SWAP_DIR: &str = "/var/tmp";
-
-/// Most pages, and default, of `swap-batch`.
-pub const DEFAULT_SWAP_BATCH: u16 = 256;
 
 /// Most pages, and default, of `unmap-batch`.
 pub const UNMAP_BATCH_MAX: u16 = 512;
@@ -35,8 +32,11 @@ pub const UNMAP_BATCH_MAX: u16 = 512;
 /// Most pages, and default, of `store-batch`.
 pub const STORE_BATCH_MAX: u16 = crate::limits::STORE_PER_HOLD as u16;
 
-/// Smallest swap file, in bytes: a few clusters, one of which is kept for moving records.
-pub const SWAP_BYTES_MIN: u64 = 8 << 20;
+/// Default of `swappiness`, as of the kernel's.
+pub const DEFAULT_SWAPPINESS: u8 = 60;
+
+/// Largest `swappiness`, as of the kernel's.
+pub const SWAPPINESS_MAX: u8 = 200;
 
 /// Default of `pool-max`, in percent of the budget.
 pub const DEFAULT_POOL_MAX_PERCENT: u8 = 90;
@@ -70,6 +70,8 @@ pub enum OptionId {
     Mlock,
     /// The option `files`.
     Files,
+    /// The option `swappiness`.
+    Swappiness,
     /// The option `stats`.
     Stats,
     /// The option `stats-interval`.
@@ -90,6 +92,8 @@ pub enum OptionId {
     Loads,
     /// The option `cold`.
     Cold,
+    /// The option `balance`.
+    Balance,
     /// The option `budget-per`.
     BudgetPer,
     /// The option `tree`.
@@ -274,6 +278,15 @@ pub const OPTIONS: &[OptionSpec] = &[
          decides which (kernel; auto: where it can)",
     ),
     spec(
+        OptionId::Swappiness,
+        "swappiness",
+        "WEIR_SWAPPINESS",
+        "N",
+        "60",
+        "How readily the program's memory gives way to mapped files, 0 to 200, as far as there is room for \
+         it in pool and swap file",
+    ),
+    spec(
         OptionId::Stats,
         "stats",
         "WEIR_STATS",
@@ -379,6 +392,17 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         hidden: true,
         ..spec(
+            OptionId::Balance,
+            "balance",
+            "WEIR_BALANCE",
+            "room|blind",
+            "room",
+            "Whether memory gives way to mapped files as far as there is room for it, or in any case",
+        )
+    },
+    OptionSpec {
+        hidden: true,
+        ..spec(
             OptionId::Tree,
             "tree",
             "WEIR_TREE",
@@ -425,33 +449,6 @@ pub const OPTIONS: &[OptionSpec] = &[
         )
     },
 ];
-
-/// Where pages go when the pool is full.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SwapSetting {
-    /// Bytes of the swap file; `None`: what fits safely on the disk.
-    pub bytes: Option<u64>,
-    /// The folder it lies in.
-    pub dir: PathBuf,
-    /// Whether its records are encrypted; otherwise they have a checksum.
-    pub encryption: bool,
-    /// How it is read and written.
-    pub io: SwapIo,
-    /// Pages written together at most, and slots reserved and given back together (64 of them at most): 1 to
-    /// 256.
-    pub batch: u16,
-}
-
-/// How the swap file is read and written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwapIo {
-    /// io_uring where the kernel allows it.
-    Auto,
-    /// By an io_uring.
-    Uring,
-    /// `pread` and `pwrite` by the thread concerned.
-    Threads,
-}
 
 /// When pool pages are written to swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -574,6 +571,10 @@ pub struct Settings {
     pub mlock: Mlock,
     /// What becomes of mapped files.
     pub files: Files,
+    /// How readily memory gives way to them.
+    pub swappiness: u8,
+    /// Only as far as there is room for it.
+    pub balance_by_room: bool,
     /// File for the counters at exit; `%p` stands for the process id.
     pub stats: Option<PathBuf>,
     /// Time between two writes of that file while the program runs, ns; 0: only at exit.
@@ -630,6 +631,8 @@ impl Settings {
             fork: Fork::Share,
             mlock: Mlock::Honour,
             files: Files::None,
+            swappiness: DEFAULT_SWAPPINESS,
+            balance_by_room: true,
             stats: None,
             stats_interval_ns: 0,
             quiet: false,
@@ -698,6 +701,10 @@ impl Settings {
                 self.mlock = choice(text, &[("honour", Mlock::Honour), ("deny", Mlock::Deny)])?;
             }
             OptionId::Files => self.files = choice(text, FILES)?,
+            OptionId::Swappiness => self.swappiness = up_to(text, SWAPPINESS_MAX)?,
+            OptionId::Balance => {
+                self.balance_by_room = choice(text, &[("room", true), ("blind", false)])?;
+            }
             OptionId::Stats => self.stats = (!text.is_empty()).then(|| PathBuf::from(text)),
             OptionId::StatsInterval => self.stats_interval_ns = interval(text)?,
             OptionId::Quiet => self.quiet = switch(text)?,
@@ -723,37 +730,6 @@ impl Settings {
             }
         }
         Ok(())
-    }
-}
-
-/// `none`, `auto`, a size, or a folder with or without one.
-fn swap(text: &str, total_ram: &impl Fn() -> u64) -> Result<Option<SwapSetting>, String> {
-    let text = text.trim();
-    let setting = |dir: &str, size: &str| {
-        let bytes = match size {
-            "auto" => None,
-            size => Some(size_of(size, total_ram)?),
-        };
-        if bytes.is_some_and(|n| n < SWAP_BYTES_MIN) {
-            return Err(format!(
-                "a swap file of {text} is too small; the least is {}",
-                format_size(SWAP_BYTES_MIN)
-            ));
-        }
-        let dir = PathBuf::from(dir);
-        Ok(Some(SwapSetting { bytes, dir, encryption: true, io: SwapIo::Auto, batch: DEFAULT_SWAP_BATCH }))
-    };
-    match text {
-        "none" => Ok(None),
-        url if url.contains("://") => {
-            Err("remote stores are not built yet; use a folder or 'none'".to_owned())
-        }
-        path if path.starts_with('/') => match path.rsplit_once(':') {
-            Some((dir, size)) => setting(dir, size),
-            None => setting(path, "auto"),
-        },
-        size => setting(DEFAULT_SWAP_DIR, size)
-            .map_err(|e| format!("expected none, auto, a size or a folder: {e}")),
     }
 }
 

@@ -5,6 +5,7 @@
 //! (how many pages there are of which kind). A function that needs one of them takes that one, so its
 //! signature says what it may touch. What takes several is here.
 
+pub mod balance;
 pub mod census;
 pub mod copies;
 pub mod ledger;
@@ -32,7 +33,7 @@ use crate::sync::Ordering;
 use crate::tier::pool::Pool;
 use census::{Census, Counted};
 use copies::{Copies, Keep};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use ledger::{Excess, Ledger};
 use room::Room;
 use staged::StagedQueue;
@@ -113,6 +114,12 @@ pub struct Core<P: Pager> {
     pub answers_loads: bool,
     /// What is done with cold pages of the pool.
     pub cold: Cold,
+    /// How readily memory gives way to mapped files, 0 to 200.
+    pub swappiness: u64,
+    /// It gives way as far as there is room for it; otherwise whatever there is.
+    pub balance_by_room: bool,
+    /// There are files that can give way, and no room for memory.
+    files_first: AtomicBool,
 }
 
 impl<P: Pager> Core<P> {
@@ -144,6 +151,9 @@ impl<P: Pager> Core<P> {
             store_batch: STORE_PER_HOLD,
             answers_loads: true,
             cold: Cold::Keep,
+            swappiness: 0,
+            balance_by_room: true,
+            files_first: AtomicBool::new(false),
         };
         core.ledger.charge(core.admission.bytes());
         core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);
@@ -245,24 +255,6 @@ impl<P: Pager> Core<P> {
         let s = &self.stats;
         let beside = s.outside_bytes.load(Ordering::Relaxed) + s.files_bytes.load(Ordering::Relaxed);
         s.total_bytes_peak.fetch_max(beside + self.resident_bytes(), Ordering::Relaxed);
-    }
-
-    /// There are so many bytes of mapped files in RAM: the limit leaves them, up to their part.
-    pub fn note_files(&self, bytes: u64) {
-        let s = &self.stats;
-        s.files_bytes.store(bytes, Ordering::Relaxed);
-        s.files_bytes_peak.fetch_max(bytes, Ordering::Relaxed);
-        self.note_total();
-        if self.ledger.note_files(bytes, self.files_part()) {
-            self.follow();
-        }
-    }
-
-    /// Bytes of mapped files that may be in RAM beside what the program has in frames and outside.
-    pub fn files_part(&self) -> u64 {
-        let free = u64::from(self.room.frames.free()) * PAGE_BYTES as u64;
-        let wanted = u64::from(self.room.high_mark()) * PAGE_BYTES as u64;
-        self.ledger.files_part((self.resident_bytes() + wanted).saturating_sub(free))
     }
 
     /// What the program has does not fit into a limit that memory outside has lowered: it is raised a little,
@@ -440,7 +432,6 @@ pub fn count(counter: &AtomicU64, n: u32) {
 mod tests {
     use crate::limits::BUDGET_BYTES_MIN;
     use crate::sim::World;
-    use crate::sync::Ordering;
 
     const MIB: u64 = 1 << 20;
 
@@ -463,21 +454,5 @@ mod tests {
         while core.room.frames.grow(&core.pager).unwrap() > 0 {}
         assert_eq!(core.room.frames.existing() + 512, frames);
         core.validate(1024).unwrap();
-    }
-
-    #[test]
-    fn mapped_files_count_in_the_ram_in_all_and_lower_the_limit_by_their_part_at_most() {
-        let core = World::budget(64).core();
-        assert_eq!(core.note_outside(10 * MIB, 1), None);
-        let (peak, limit) =
-            (|| core.stats.total_bytes_peak.load(Ordering::Relaxed), || core.ledger.limit_bytes());
-        core.note_files(20 * MIB);
-        assert_eq!(peak(), 30 * MIB + core.resident_bytes());
-        assert_eq!(limit(), 34 * MIB);
-        core.note_files(640 * MIB);
-        assert!(limit() + core.files_part() + MIB >= 54 * MIB, "{}", limit());
-        core.note_files(0);
-        assert_eq!(core.note_outside(12 * MIB, 2), None);
-        assert!(peak() >= 650 * MIB && limit() >= 50 * MIB);
     }
 }

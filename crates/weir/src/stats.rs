@@ -353,6 +353,24 @@ counters! {
         /// Pages that were there again when a block of a mapped file that had left was seen again.
         files_refaulted "weir_files_refaulted" pages
             "Pages of files were wanted again soon. A larger --memory.",
+        /// How much speaks for the program's memory to give way to mapped files, in percent; from 100 on it
+        /// does: half of weir_balance_mapped, weir_balance_distress, and `--swappiness` as far as there is
+        /// weir_balance_room.
+        balance_tendency "weir_balance_tendency" percent
+            "100 and more: memory is compressed or swapped so that files have RAM. --swappiness 0 keeps it.",
+        /// What files leave to memory of the budget, in percent, when last measured.
+        balance_mapped "weir_balance_mapped" percent "Memory takes most of the budget.",
+        /// How hard it is for files to give way: 100 where they have next to nothing, half as much with each
+        /// sixteenth of the budget that they have.
+        balance_distress "weir_balance_distress" percent "Files have hardly any RAM. A larger --memory.",
+        /// How much of the room for memory that leaves RAM is free, in pool and swap file, in percent, slots
+        /// that are second copies included.
+        balance_room "weir_balance_room" percent
+            "Memory has somewhere to go. At 0 it stays, and files give way: a larger --swap.",
+        /// Times that reclaim left the program's memory alone because it could go nowhere, and files were to
+        /// give way.
+        files_first "weir_files_first" events
+            "Pool and swap file are full. A larger --swap, or a larger --memory.",
         /// RAM held now: frames and metadata.
         resident_bytes "weir_resident_bytes" bytes
             "At weir_limit_bytes as soon as the data does not fit: that is how it should be.",

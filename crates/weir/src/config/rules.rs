@@ -80,6 +80,7 @@ rules! {
     WriteThrough "write-through" Loop "The adaptive policy writes pool pages when their places are needed.",
     PoolSize "pool-size" Loop "The pool may have its largest share all the time.",
     // Room.
+    Balance "balance" Plain "Memory gives way to mapped files, whether there is room for it or not.",
     FrameOrder "frame-order" Plain "Neighbouring pages get frames in no order.",
     SingleCopies "single-copies" Plain "Single pages get moved frames, as runs do.",
     WholeWindows "whole-windows" Plain "A stream takes frames in pieces where no window is whole.",

@@ -151,6 +151,15 @@ pub fn format_size(bytes: u64) -> String {
     format!("{text} {}", UNITS[unit])
 }
 
+/// The bytes that a text stands for; `total_ram` (what `%` and `max` refer to) is asked only when it is
+/// needed.
+pub fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
+    // Asking for the machine's RAM reads files; most sizes do not need it.
+    let relative = text.contains('%') || text.trim().eq_ignore_ascii_case("max");
+    let total = if relative { total_ram() } else { 0 };
+    parse_size(text, total).map_err(|e| e.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

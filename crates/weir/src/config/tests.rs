@@ -41,6 +41,8 @@ fn every_option_is_read_from_its_variable() {
         ("WEIR_FORK", "refuse"),
         ("WEIR_MLOCK", "deny"),
         ("WEIR_FILES", "kernel"),
+        ("WEIR_SWAPPINESS", "0"),
+        ("WEIR_BALANCE", "blind"),
         ("WEIR_STATS", "/tmp/s.%p"),
         ("WEIR_STATS_INTERVAL", "2.5"),
         ("WEIR_QUIET", "1"),
@@ -75,6 +77,8 @@ fn every_option_is_read_from_its_variable() {
         fork: Fork::Refuse,
         mlock: Mlock::Deny,
         files: Files::Kernel,
+        swappiness: 0,
+        balance_by_room: false,
         stats: Some(PathBuf::from("/tmp/s.%p")),
         stats_interval_ns: 2_500_000_000,
         quiet: true,
@@ -198,6 +202,15 @@ fn pool_share_is_a_whole_percentage_from_1_to_100() {
 }
 
 #[test]
+fn swappiness_is_the_kernels_from_0_to_200() {
+    for bad in ["-1", "201", "256", "60%", "much"] {
+        assert!(refusal("WEIR_SWAPPINESS", bad).contains("0 to 200"), "{bad}");
+    }
+    let of = |text| parse(&[("WEIR_SWAPPINESS", text)]).unwrap().swappiness;
+    assert_eq!([of("0"), of(" 100 "), of("200"), of("")], [0, 100, 200, DEFAULT_SWAPPINESS]);
+}
+
+#[test]
 fn an_empty_variable_counts_as_not_set() {
     let s = parse(&[("WEIR_MEMORY", ""), ("WEIR_STATS", ""), ("WEIR_QUIET", "")]).unwrap();
     assert_eq!(s, parse(&[]).unwrap());
@@ -229,6 +242,7 @@ fn the_table_names_each_option_once_and_its_defaults_match_the_constants() {
     }
     let default_of = |id| OPTIONS.iter().find(|o| o.id == id).map(|o| o.default).unwrap();
     assert_eq!(default_of(OptionId::PoolMax), DEFAULT_POOL_MAX_PERCENT.to_string());
+    assert_eq!(default_of(OptionId::Swappiness), DEFAULT_SWAPPINESS.to_string());
     assert_eq!(default_of(OptionId::StoreBatch), STORE_BATCH_MAX.to_string());
 }
 

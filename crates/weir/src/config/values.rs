@@ -1,6 +1,6 @@
 //! Values of options that are words or numbers, from their texts.
 
-use super::size::{format_size, parse_size};
+use super::size::{format_size, parse_size, size_of};
 use crate::limits::{BUDGET_BYTES_MIN, PLACES};
 use std::ffi::CString;
 use std::fmt;
@@ -36,6 +36,11 @@ pub fn whole_number(text: &str, most: u16) -> Result<u16, String> {
     number.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
 }
 
+pub fn up_to(text: &str, most: u8) -> Result<u8, String> {
+    let number = text.trim().parse().ok().filter(|n| *n <= most);
+    number.ok_or_else(|| format!("expected a whole number from 0 to {most}"))
+}
+
 pub fn tree(text: &str) -> Result<CString, String> {
     let absolute = text.starts_with('/');
     absolute.then(|| CString::new(text).ok()).flatten().ok_or_else(|| "must be an absolute path".to_owned())
@@ -49,12 +54,6 @@ pub fn place(text: &str) -> Result<u32, String> {
 /// Whether a size is a part of the machine's RAM, or all of it.
 fn is_share(text: &str) -> bool {
     text.contains('%') || text.trim().eq_ignore_ascii_case("max")
-}
-
-pub fn size_of(text: &str, total_ram: &impl Fn() -> u64) -> Result<u64, String> {
-    // Asking for the machine's RAM reads files; most sizes do not need it.
-    let total = if is_share(text) { total_ram() } else { 0 };
-    parse_size(text, total).map_err(|e| e.to_string())
 }
 
 /// A budget, and which share it is, if it is one.

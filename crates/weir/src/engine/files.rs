@@ -62,7 +62,7 @@ impl<P: Pager> Engine<P> {
         let _inside = self.inside();
         self.files.forget_descriptors();
         // What nobody counts takes nothing from memory. The next one counts at once.
-        self.core.note_files(0);
+        self.core.note_files(0, false);
     }
 
     /// Nothing of a file lies in a range any more, or will soon.

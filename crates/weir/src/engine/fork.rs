@@ -118,7 +118,7 @@ impl Engine<KernelPager> {
         self.forget_crawl();
         self.files.forget_descriptors();
         // Where no keeper starts here, nobody counts what the child has of its parent's files.
-        self.core.note_files(0);
+        self.core.note_files(0, false);
         self.serving.iter().for_each(|s| s.page.store(0, Ordering::Relaxed));
         self.inline.forked();
         #[cfg(target_arch = "x86_64")]

@@ -74,6 +74,8 @@ impl Engine<KernelPager> {
         core.unmap_batch = settings.unmap_batch.into();
         core.store_batch = settings.store_batch.into();
         core.answers_loads = settings.answers_loads;
+        core.swappiness = settings.swappiness.into();
+        core.balance_by_room = settings.balance_by_room;
         core.cold = match settings.cold {
             _ if settings.codec != Codec::Auto || !weir_os::codec::zstd::contexts_fit() => Cold::Keep,
             Cold::Recompress if budget < RECOMPRESS_BUDGET_MIN => Cold::Keep,

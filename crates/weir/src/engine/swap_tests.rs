@@ -22,6 +22,7 @@ use core::sync::atomic::AtomicU64;
 use weir_os::codec::PageBytes;
 use weir_os::sys::Errno;
 
+mod balance;
 mod loads;
 mod moving;
 mod pool_size;

@@ -10,7 +10,7 @@
 
 use crate::limits::{
     FILES_FLOOR_SHARE, FILES_SPARE_SHARE, FIXED_ONE_IN, PAIR_WON, PAIRS_MAX, PASSING_PAGES_MIN,
-    PASSING_SHARE, STALE_SCORE,
+    PASSING_SHARE, STALE_SCORE, WHOLE_PERCENT,
 };
 use std::collections::VecDeque;
 
@@ -34,18 +34,11 @@ pub struct Pairs {
 impl Pairs {
     /// A block leaves a queue at this turn.
     pub fn leaves(&mut self, queue: Queue, turn: u32) {
-        match queue {
-            Queue::Fixed => {
-                if self.open.len() >= PAIRS_MAX {
-                    self.open.pop_front();
-                }
-                self.open.push_back((turn, None));
-            }
-            Queue::Passing => {
-                if let Some((_, passing)) = self.open.back_mut().filter(|(_, passing)| passing.is_none()) {
-                    *passing = Some(turn);
-                }
-            }
+        if queue == Queue::Fixed {
+            self.open.drain(..(self.open.len() + 1).saturating_sub(PAIRS_MAX));
+            self.open.push_back((turn, None));
+        } else if let Some((_, passing @ None)) = self.open.back_mut() {
+            *passing = Some(turn);
         }
     }
 
@@ -59,10 +52,6 @@ impl Pairs {
         self.open.remove(at);
         let change = if queue == Queue::Fixed { PAIR_WON } else { -1 };
         self.score = (self.score + change).clamp(-2 * STALE_SCORE, STALE_SCORE);
-    }
-
-    fn say_stale(&self) -> bool {
-        self.score <= -STALE_SCORE
     }
 }
 
@@ -93,23 +82,40 @@ impl Queues {
 
     /// The queue whose oldest block leaves next; `turn` counts the blocks that left.
     pub fn victim(&self, turn: u32) -> Option<Queue> {
-        let one_in = if self.pairs.say_stale() { 2 } else { FIXED_ONE_IN };
+        let one_in = if self.pairs.score <= -STALE_SCORE { 2 } else { FIXED_ONE_IN };
         match (self.passing, self.fixed) {
             (0, 0) => None,
             (0, _) => Some(Queue::Fixed),
             (_, 0) => Some(Queue::Passing),
-            _ if self.fixed > self.fixed_most() => Some(Queue::Fixed),
-            _ if turn.is_multiple_of(one_in) => Some(Queue::Fixed),
+            _ if self.fixed > self.fixed_most() || turn.is_multiple_of(one_in) => Some(Queue::Fixed),
             _ => Some(Queue::Passing),
         }
     }
 }
 
+/// How hard it is for files to give way, in percent: all of it where they have nothing, and half as much with
+/// each part of the RAM that they have, a sixteenth of it.
+pub fn distress(budget: u64, files: u64) -> u64 {
+    WHOLE_PERCENT >> (files.min(budget) * FILES_FLOOR_SHARE / budget)
+}
+
+/// How much speaks for memory to give way to files, in percent, where these have so many bytes and memory has
+/// the rest; from a whole on it does. After the kernel's: half of memory's share, and distress, and
+/// `swappiness` as far as there is `room` of `all` there could be for what leaves (founding report F2).
+pub fn tendency(budget: u64, files: u64, swappiness: u64, (room, all): (u64, u64)) -> u64 {
+    let share = budget.saturating_sub(files) * WHOLE_PERCENT / budget;
+    share / 2 + distress(budget, files) + swappiness * room / all.max(1)
+}
+
 /// Bytes of files that may be in RAM: what everything else leaves of the budget, less a part for it to grow
-/// into; never less than the floor.
-pub fn part(budget: u64, others: u64) -> u64 {
-    let left = budget.saturating_sub(others).saturating_sub(budget / FILES_SPARE_SHARE);
-    left.max(budget / FILES_FLOOR_SHARE)
+/// into; and more, as far as memory gives way and has room to go to.
+pub fn part(budget: u64, others: u64, swappiness: u64, room: (u64, u64)) -> u64 {
+    let left = budget.saturating_sub(others + budget / FILES_SPARE_SHARE);
+    let mut part = left;
+    while part < left + room.0 && part < budget && tendency(budget, part, swappiness, room) >= WHOLE_PERCENT {
+        part += budget / FILES_FLOOR_SHARE;
+    }
+    part.min(left + room.0).clamp(budget / FILES_SPARE_SHARE, budget)
 }
 
 #[cfg(test)]
@@ -232,12 +238,37 @@ mod tests {
         assert_eq!(queues(5, 6300).victim(1), Some(Queue::Fixed));
     }
 
+    const MIB: u64 = 1 << 20;
+    const FREE: (u64, u64) = (512 * MIB, 512 * MIB);
+
     #[test]
-    fn files_have_what_others_leave_and_never_less_than_the_floor() {
-        const MIB: u64 = 1 << 20;
-        assert_eq!(part(64 * MIB, 0), 62 * MIB);
-        assert_eq!(part(64 * MIB, 40 * MIB), 22 * MIB);
-        assert_eq!(part(64 * MIB, 64 * MIB), 4 * MIB);
-        assert_eq!(part(64 * MIB, 900 * MIB), 4 * MIB);
+    fn files_have_what_others_leave_and_a_sixteenth_where_memory_has_somewhere_to_go() {
+        for room in [FREE, (0, 512 * MIB), (0, 0)] {
+            assert_eq!([0, 40].map(|others| part(64 * MIB, others * MIB, 0, room)), [62 * MIB, 22 * MIB]);
+        }
+        for swappiness in [0, 60] {
+            let full = |free| part(64 * MIB, 64 * MIB, swappiness, (free, 512 * MIB));
+            assert_eq!([full(8 * MIB), full(3 * MIB), full(0)], [4 * MIB, 3 * MIB, 2 * MIB]);
+            assert_eq!(part(64 * MIB, 900 * MIB, swappiness, (0, 512 * MIB)), 2 * MIB);
+        }
+    }
+
+    #[test]
+    fn the_tendency_falls_with_what_files_have_and_to_half_of_memorys_share_with_the_room() {
+        let of = |files, free| tendency(64 * MIB, files * MIB, 60, (free * MIB, 512 * MIB));
+        assert_eq!([of(0, 512), of(4, 512), of(64, 512)], [50 + 100 + 60, 46 + 50 + 60, 60]);
+        assert_eq!([of(8, 512), of(8, 256), of(8, 0)], [43 + 25 + 60, 43 + 25 + 30, 43 + 25]);
+        let falls = |room| (0..64).is_sorted_by_key(|files| u64::MAX - of(files, room));
+        assert!(falls(0) && falls(256) && falls(512));
+    }
+
+    #[test]
+    fn memory_gives_way_by_swappiness_and_room_and_not_at_all_where_it_can_go_nowhere() {
+        let of = |swappiness, room| part(64 * MIB, 64 * MIB, swappiness, room) / MIB;
+        assert_eq!([0, 30, 60, 100, 200].map(|n| of(n, FREE)), [4, 8, 20, 64, 64]);
+        assert_eq!([0, 30, 60, 100, 200].map(|n| of(n, (0, 512 * MIB))), [2; 5]);
+        assert_eq!([512, 256, 64, 5].map(|n| of(60, (n * MIB, 512 * MIB))), [20, 8, 8, 4]);
+        // No more than there is room for.
+        assert_eq!(of(100, (7 * MIB, 7 * MIB)), 7);
     }
 }

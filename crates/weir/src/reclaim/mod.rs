@@ -27,6 +27,7 @@ use crate::door::Pager;
 use crate::limits::VICTIMS_TRIED;
 use crate::page::BlockId;
 use crate::shared::Core;
+use crate::stats;
 use batch::Batch;
 use compress::Workbench;
 use store::{Portion, store_window};
@@ -61,6 +62,11 @@ pub fn run_once<P: Pager>(core: &Core<P>, workbench: &mut Workbench, want: u32, 
     // 1. More frames than the budget allows, because metadata grew: give free ones back.
     core.room.frames.shed_excess(&core.pager);
     core.room.note_reclaim();
+    // No page of memory is looked at that could go nowhere, while files can give way. A fault has to try.
+    if effort != Effort::Direct && core.files_first() {
+        stats::add(&core.stats.files_first, 1);
+        return Reclaimed { idle: true, ..done };
+    }
     // 2. Pressure: how much of the second chance there is already. Never all of it when memory is
     //    so small that staged pages are most of what is resident.
     let mark = match effort {

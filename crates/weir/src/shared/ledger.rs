@@ -135,10 +135,15 @@ impl Ledger {
         self.files.swap(step, Ordering::SeqCst) != step
     }
 
-    /// Bytes of mapped files that may be in RAM, beside what is outside and so many bytes of the engine.
-    pub fn files_part(&self, engine: u64) -> u64 {
-        let outside = self.outside_now.load(Ordering::Relaxed);
-        policy::files::part(self.budget_bytes(), engine + outside)
+    /// Bytes that are no mapped files', where so many are the engine's.
+    pub fn beside_files(&self, engine: u64) -> u64 {
+        engine + self.outside_now.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of mapped files that may be in RAM, beside what is outside and so many bytes of the engine,
+    /// which has so much room of all that there could be for what leaves it.
+    pub fn files_part(&self, engine: u64, swappiness: u64, room: (u64, u64)) -> u64 {
+        policy::files::part(self.budget_bytes(), self.beside_files(engine), swappiness, room)
     }
 
     /// Whether so much memory outside leaves too little; said once.

@@ -131,7 +131,7 @@ impl<P: Pager> Engine<P> {
             self.files.off.store(true, Ordering::Release);
             {
                 let _inside = self.gate.enter();
-                self.core.note_files(0);
+                self.core.note_files(0, false);
             }
             self.files.answered.fetch_add(1, Ordering::AcqRel);
             thread::futex_wake(&self.files.answered, i32::MAX as u32);
@@ -295,7 +295,7 @@ impl Keeper {
     fn note<P: Pager>(&self, e: &Engine<P>, bytes: u64) {
         let _inside = e.gate.enter();
         if !self.is_replaced(e) {
-            e.core.note_files(bytes);
+            e.core.note_files(bytes, self.stuck && self.futile);
         }
     }
 
