@@ -32,7 +32,7 @@ const fn entry(words: &'static [&'static str], takes: Takes, minutes: [f64; 2]) 
     Entry { words, takes, minutes }
 }
 
-static ALL: [Entry; 13] = [
+static ALL: [Entry; 14] = [
     entry(&["pool"], Takes::Sides, [0.5, 6.0]),
     entry(&["swap"], Takes::Sides, [1.0, 9.0]),
     entry(&["files"], Takes::Sides, [0.7, 5.0]),
@@ -43,6 +43,7 @@ static ALL: [Entry; 13] = [
     entry(&["policy"], Takes::Quick, [0.2, 1.0]),
     entry(&["codec"], Takes::Runs, [0.5, 3.0]),
     entry(&["founding", "f1"], Takes::Sides, [1.0, 9.0]),
+    entry(&["founding", "f2"], Takes::Sides, [0.5, 3.0]),
     entry(&["founding", "f3"], Takes::Sides, [2.0, 15.0]),
     entry(&["founding", "f4"], Takes::Sides, [3.0, 35.0]),
     entry(&["founding", "f5"], Takes::Sides, [1.0, 6.0]),

@@ -133,8 +133,8 @@ pub struct SizedArgs {
     /// Options of all scenarios.
     #[command(flatten)]
     pub common: CommonBenchArgs,
-    /// RAM: the kernel's limit, and Weir's budget or a part of it [default: 256M in pool and swap, 1G in
-    /// files, else 128M; with --quick a quarter]
+    /// RAM: the kernel's limit, and Weir's budget or a part of it [default: 256M in pool, swap and founding
+    /// f2, 1G in files, else 128M; with --quick a quarter]
     #[arg(long, visible_alias = "memory", value_name = "SIZE")]
     pub size: Option<String>,
     /// Seconds per measurement [default: 2, in founding 3; with --quick 0.5]
@@ -287,6 +287,9 @@ pub enum Experiment {
     /// Swap-out batching: slots and pages in batches against one by one, to a swap file and to the pool, 1
     /// and 16 threads
     F1(FoundingRunArgs),
+    /// Reclaim that knows of free swap space: work on a mapped file while a small swap file is full of
+    /// memory, with memory that gives way as far as there is room for it against any case
+    F2(FoundingRunArgs),
     /// TLB flush batching: pages unmapped one by one against whole batches, 1, 4 and 16 threads; and a cache
     /// server whose file is larger than the RAM
     F3(F3Args),
@@ -296,7 +299,7 @@ pub enum Experiment {
     F5(FoundingRunArgs),
 }
 
-/// `weir bench founding f1`, `f4` and `f5`
+/// `weir bench founding f1`, `f2`, `f4` and `f5`
 #[derive(Debug, Args)]
 pub struct FoundingRunArgs {
     /// How large, how long and how often.
@@ -430,7 +433,9 @@ impl FoundingArgs {
     /// Options of all scenarios.
     pub fn common(&self) -> &CommonBenchArgs {
         match &self.experiment {
-            Experiment::F1(run) | Experiment::F4(run) | Experiment::F5(run) => &run.sized.common,
+            Experiment::F1(run) | Experiment::F2(run) | Experiment::F4(run) | Experiment::F5(run) => {
+                &run.sized.common
+            }
             Experiment::F3(args) => &args.run.sized.common,
         }
     }
@@ -550,8 +555,8 @@ pub struct PassesArgs {
 /// `weir-bench __workload`
 #[derive(Debug, Args)]
 pub struct WorkloadArgs {
-    /// Phases: fill, seqread, randread, randwords, randwrite, sweep, zipf (each with @THREADS), or gate or
-    /// graph alone; comma-separated
+    /// Phases: fill, seqread, randread, randwords, randwrite, sweep, zipf (each with @THREADS), or gate,
+    /// graph or files alone; comma-separated
     #[arg(value_delimiter = ',')]
     pub phases: Vec<String>,
     /// Bytes of data
@@ -569,6 +574,12 @@ pub struct WorkloadArgs {
     /// Calls per loop of gate
     #[arg(long, default_value_t = 1000)]
     pub calls: u64,
+    /// File of files, which it makes
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub file: PathBuf,
+    /// Bytes of that file
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    pub file_bytes: String,
 }
 
 /// Options of `weir-bench __files`

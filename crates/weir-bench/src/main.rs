@@ -8,6 +8,7 @@ mod cli;
 mod codec;
 mod disk;
 mod files;
+mod filework;
 mod founding;
 mod gate;
 mod graph;

@@ -56,7 +56,7 @@ const fn gains(
     Plan { scenario, name, title, unit: "times as good", rows, group: label, series }
 }
 
-static PLANS: [Plan; 12] = [
+static PLANS: [Plan; 13] = [
     gains(
         "pool",
         "pool",
@@ -138,6 +138,15 @@ static PLANS: [Plan; 12] = [
             ("one by one", "/one", 1e-3),
             ("batched", "/batched", 1e-3),
         ],
+    },
+    Plan {
+        scenario: "founding f2",
+        name: "f2",
+        title: "F2: MB/s of work on a mapped file, swap space full of memory",
+        unit: "MB/s",
+        rows: "/rows",
+        group: |row| text(row, "phase"),
+        series: &[("kernel", "/kernel", 1.0), ("Weir, blind", "/off", 1.0), ("Weir", "/on", 1.0)],
     },
     Plan {
         scenario: "founding f3",

@@ -17,7 +17,7 @@ use weir_cli::compare::sides::Job;
 use weir_cli::term;
 use weir_os::host::AnonymousWords;
 
-use super::{calls, graph};
+use super::{calls, filework, graph};
 use crate::cli::WorkloadArgs;
 
 const PAGE_BYTES: usize = 4096;
@@ -61,6 +61,10 @@ pub fn main(args: &WorkloadArgs) -> anyhow::Result<ExitCode> {
     let bytes = usize::try_from(bytes)?;
     let result = if args.phases == ["graph"] {
         graph::workload(bytes, Duration::from_secs_f64(args.seconds), args.settle)?
+    } else if args.phases == ["files"] {
+        let size = &args.file_bytes;
+        let file_bytes = parse_size(size, 0).with_context(|| format!("--file-bytes {size}"))?;
+        filework::workload(bytes, &args.file, usize::try_from(file_bytes)?)?
     } else if args.phases == ["gate"] {
         calls::workload(args.calls)?
     } else {

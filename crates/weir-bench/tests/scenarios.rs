@@ -76,6 +76,12 @@ fn the_swap_bench_and_the_founding_experiments_report_every_row() {
     for row in report(&["founding", "f1"])["rows"].as_array().unwrap() {
         assert!(row["one"].as_f64().unwrap() > 0.0 && row["gain"].as_f64().unwrap() > 0.0, "{row}");
     }
+    let f2 = report(&["founding", "f2"]);
+    for row in f2["rows"].as_array().unwrap() {
+        assert!(row["on"].as_f64().unwrap() > 0.0 && row["gain"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["kernel"].is_null(), "not asked for: {row}");
+    }
+    assert!(f2["verdict"]["time"].as_f64().unwrap() > 0.0, "{f2}");
     let f4 = report(&["founding", "f4"]);
     assert_eq!(f4["rows"].as_array().unwrap().len(), 9);
     for row in f4["rows"].as_array().unwrap() {
@@ -145,6 +151,7 @@ fn a_library_that_does_not_start_fails_every_scenario() {
         &["swap", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"],
         &["files", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"],
         &["founding", "f1", "--no-rival", "--size=8M", "--seconds=0.01", "--quick"],
+        &["founding", "f2", "--size=8M", "--no-rival", "--quick"],
         &["founding", "f4", "--size=8M", "--seconds=0.01", "--quick"],
         &["founding", "f5", "--size=8M", "--seconds=0.01", "--quick"],
     ] {

@@ -1,5 +1,5 @@
 //! The few kernel calls that the `weir` command needs beyond the standard library: swap areas, access checks,
-//! and plain anonymous memory and mapped files for its workloads.
+//! and plain memory and mapped files for its workloads.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -73,18 +73,14 @@ unsafe impl Sync for AnonymousWords {}
 impl AnonymousWords {
     /// Maps `bytes` (rounded down to whole words, at least one), all zero.
     pub fn new(bytes: usize) -> io::Result<AnonymousWords> {
+        AnonymousWords::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<AnonymousWords> {
         let len_words = (bytes / 8).max(1);
-        // SAFETY: a fresh private mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len_words * 8,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len_words * 8, rights, flags, fd, 0) };
         match NonNull::new(start.cast::<u64>()) {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
                 Ok(AnonymousWords { start, len_words })
@@ -203,6 +199,23 @@ pub fn forget_cached(file: &File) -> Option<u64> {
     crate::files::cached(fd, 0, bytes).map(|cached| cached.pages)
 }
 
+/// The beginning of a file, mapped shared by the C library's `mmap`: what is written is the file's. All
+/// access is atomic, for others may have it mapped as well.
+#[derive(Debug)]
+pub struct FileWords(AnonymousWords);
+
+impl FileWords {
+    /// Maps `bytes` of a file that has so many, for reading and writing.
+    pub fn new(file: &File, bytes: usize) -> io::Result<FileWords> {
+        AnonymousWords::map(bytes, libc::MAP_SHARED, file.as_raw_fd()).map(FileWords)
+    }
+
+    /// The file's words.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +251,17 @@ mod tests {
         // In a file system whose home is RAM they stay.
         assert!(stay.is_none_or(|pages| pages == 0 || crate::files::on_disk(file.as_raw_fd()).is_none()));
         assert!(MappedFile::new(&file, 0).is_err());
+    }
+
+    #[test]
+    fn what_is_written_to_a_files_words_is_in_the_file() {
+        let path = std::env::temp_dir().join(format!("weir-host-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.set_len(8192).unwrap();
+        FileWords::new(&file, 8192).unwrap().words()[513].store(7, Relaxed);
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!((bytes.len(), bytes[513 * 8], bytes.iter().filter(|b| **b != 0).count()), (8192, 7, 1));
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

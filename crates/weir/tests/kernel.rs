@@ -211,14 +211,14 @@ fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
 fn a_child_owes_nothing_for_the_files_of_its_parent() {
     let _alone = alone();
     let (e, bytes) = (engine(), 8 << 20);
-    e.core.note_files(bytes);
+    e.core.note_files(bytes, false);
     let limit = e.core.ledger.limit_bytes();
     let child = fork(|| {
         let files = e.core.stats.files_bytes.load(Ordering::Relaxed);
         files == 0 && e.core.ledger.limit_bytes() >= limit + bytes / 2
     });
     assert_eq!(ended(child), 0);
-    e.core.note_files(0);
+    e.core.note_files(0, false);
 }
 
 /// Waits for a child. Its exit status; -1 when it did not exit by itself.

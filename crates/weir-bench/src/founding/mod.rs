@@ -2,6 +2,7 @@
 //! on in one run.
 
 mod f1;
+mod f2;
 mod f3;
 mod f4;
 mod f5;
@@ -23,6 +24,7 @@ use crate::workload;
 pub fn founding(args: &FoundingArgs) -> anyhow::Result<Findings> {
     match &args.experiment {
         Experiment::F1(args) => Ok(Findings::new(f1::run(args)?, args.sized.common.json, f1::human)),
+        Experiment::F2(args) => Ok(Findings::new(f2::run(args)?, args.sized.common.json, f2::human)),
         Experiment::F3(args) => Ok(Findings::new(f3::run(args)?, args.run.sized.common.json, f3::human)),
         Experiment::F4(args) => Ok(Findings::new(f4::run(args)?, args.sized.common.json, f4::human)),
         Experiment::F5(args) => Ok(Findings::new(f5::run(args)?, args.sized.common.json, f5::human)),

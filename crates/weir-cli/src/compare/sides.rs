@@ -75,7 +75,7 @@ impl Job {
 
     /// As it is.
     pub fn run_native(&self) -> anyhow::Result<Outcome> {
-        self.measure(Command::new(&self.program), || ()).context("native run")
+        self.measure(Command::new(&self.program), |_| ()).context("native run")
     }
 
     /// Under the kernel's swap, in up to `attempts`: under heavy pressure the kernel at times gives up
@@ -93,7 +93,7 @@ impl Job {
         loop {
             rival.reset_store_peak()?;
             let mut store_seen = 0;
-            let result = self.measure(rival.command(&self.program)?, || {
+            let result = self.measure(rival.command(&self.program)?, |_| {
                 store_seen = rival.store_bytes_now().max(store_seen);
             });
             let oom_kills = rival.oom_kills()? - kills_before;
@@ -139,15 +139,30 @@ impl Job {
         mode: Option<FaultMode>,
         options: &[(&str, String)],
     ) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
+        self.run_weir_watched(budget_bytes, mode, options, None, |_| ())
+    }
+
+    /// The same in a control group, if one is given, and looked at now and then by its process id.
+    pub fn run_weir_watched(
+        &self,
+        budget_bytes: u64,
+        mode: Option<FaultMode>,
+        options: &[(&str, String)],
+        group: Option<&Rival>,
+        each_poll: impl FnMut(u32),
+    ) -> anyhow::Result<(Outcome, BTreeMap<String, u64>)> {
         let stats = StatsFile::in_temp();
-        let mut command = Command::new(weir_binary()?);
+        let mut command = match group {
+            Some(group) => group.command(&weir_binary()?)?,
+            None => Command::new(weir_binary()?),
+        };
         command.args(["run", "--quiet", "--memory", &budget_bytes.to_string(), "--stats"]).arg(stats.path());
         if let Some(mode) = mode {
             command.args(["--faults", mode.name()]);
         }
         command.args(options.iter().map(|(name, value)| format!("--{name}={value}")));
         command.arg("--").arg(&self.program);
-        let outcome = self.measure(command, || ()).context("run under Weir")?;
+        let outcome = self.measure(command, each_poll).context("run under Weir")?;
         let counters = stats.read()?;
         let peak = counters.get("weir_peak_resident_bytes").copied().unwrap_or(0);
         ensure!(peak > 0, "Weir did not start in the measured program: its counters show no RAM in use");
@@ -156,11 +171,11 @@ impl Job {
     }
 
     // The type of a child's failure stays visible: callers tell it from other errors.
-    fn measure(&self, mut command: Command, mut each_poll: impl FnMut()) -> anyhow::Result<Outcome> {
+    fn measure(&self, mut command: Command, mut each_poll: impl FnMut(u32)) -> anyhow::Result<Outcome> {
         let mut rss_peak_bytes = 0;
         let finished = child::run(command.args(&self.args), self.deadline, |pid| {
             rss_peak_bytes = resident_peak_bytes(pid).unwrap_or(0).max(rss_peak_bytes);
-            each_poll();
+            each_poll(pid);
         })?;
         let line = finished.stdout.lines().last().unwrap_or_default();
         let printed = serde_json::from_str(line).with_context(|| format!("unexpected output: {line:?}"))?;

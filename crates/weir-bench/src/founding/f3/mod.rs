@@ -10,6 +10,7 @@ mod varnish;
 mod watch;
 
 pub use server::KEYS as SERVER_SIDES;
+pub use watch::of_weir;
 
 use serde_json::{Value, json};
 use weir_cli::term;

@@ -129,7 +129,7 @@ impl Counts {
 }
 
 /// What `weir stat` says of a process; `None` where it does not run under Weir.
-fn of_weir(pid: u32) -> Option<BTreeMap<String, u64>> {
+pub fn of_weir(pid: u32) -> Option<BTreeMap<String, u64>> {
     let told = Command::new(weir_binary().ok()?).args(["stat", "--json", &pid.to_string()]).output().ok()?;
     let values: Value = serde_json::from_slice(&told.stdout).ok()?;
     let values = values.as_object()?.iter();
