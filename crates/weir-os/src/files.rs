@@ -38,6 +38,13 @@ fn is_leased(fd: i32) -> bool {
     lease.is_ok_and(|lease| lease as i32 != libc::F_UNLCK)
 }
 
+/// Whether all that is written to a descriptor goes behind the file's end, wherever it was to go.
+pub fn appends(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    flags.is_ok_and(|flags| flags as i32 & libc::O_APPEND != 0)
+}
+
 fn regular(fd: i32) -> Option<FileId> {
     // SAFETY: plain data, valid when zero.
     let mut about: libc::stat = unsafe { core::mem::zeroed() };

@@ -240,6 +240,33 @@ fn files_that_cannot_be_memory_are_refused_with_the_reason() {
 }
 
 #[test]
+fn after_a_sync_that_failed_all_is_written_again_and_a_file_that_appends_is_refused() {
+    use std::os::fd::AsRawFd;
+    let pool = pool(8);
+    let file = tempfile();
+    let (mut keep, fd) = (file.try_clone().unwrap(), file.as_raw_fd());
+    let mut mapped = pool.map_file(file, 3 * PAGE).unwrap();
+    mapped[0] = 1;
+    assert_eq!(mapped.sync(..).unwrap(), PAGE as u64);
+    assert_eq!(bytes_of(&mut keep).len(), 3 * PAGE, "as long as the range, by a byte at its end");
+    mapped[PAGE] = 1;
+    let other = std::fs::File::open("/proc/self/exe").unwrap();
+    // SAFETY: both are open; the region's descriptor names another file for a while.
+    let put = |from: &std::fs::File| assert_eq!(unsafe { libc::dup2(from.as_raw_fd(), fd) }, fd);
+    put(&other);
+    assert!(matches!(mapped.sync(..), Err(FileError::File(_))));
+    put(&keep);
+    assert_eq!(mapped.sync(..).unwrap(), 3 * PAGE as u64);
+    assert!(bytes_of(&mut keep) == mapped[..]);
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_APPEND) }, 0);
+    mapped[0] = 2;
+    let refused = mapped.sync(..);
+    assert!(matches!(refused, Err(FileError::File(e)) if e.kind() == std::io::ErrorKind::InvalidInput));
+    assert_eq!(bytes_of(&mut keep).len(), 3 * PAGE);
+}
+
+#[test]
 fn system_calls_read_and_write_what_is_out() {
     let pool = pool(8);
     let mut region = pool.alloc(16 * MIB).unwrap();

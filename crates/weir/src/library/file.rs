@@ -5,9 +5,12 @@ use super::pool::Pool;
 use super::region::Region;
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range, RangeBounds};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use weir_os::files;
 use weir_os::mem::PAGE_BYTES;
 
 /// Bytes that are read, compared and written at a time.
@@ -21,6 +24,8 @@ const PIECE_BYTES: usize = 1 << 20;
 pub struct FileRegion {
     region: Region,
     file: File,
+    /// A sync has failed: the file as it is read says nothing any more of what the disk has.
+    doubtful: AtomicBool,
 }
 
 impl Pool {
@@ -46,23 +51,35 @@ impl Pool {
                 break;
             }
         }
-        Ok(FileRegion { region, file })
+        Ok(FileRegion { region, file, doubtful: AtomicBool::new(false) })
     }
 }
 
 impl FileRegion {
     /// Writes the pages of a range that differ from the file to it, in order, and has the disk take them.
     /// How many bytes were written. It reads all of the range and of the file there. Where the file ends
-    /// before the range does it becomes longer.
+    /// before the range does it becomes longer. After a sync that failed all of the range is written: a page
+    /// that the disk refused may read as if it were there.
     ///
     /// # Errors
     /// A range that is not within the region; what the system says of reading and writing the file, of which
-    /// some may have been written then; a process that was forked from the pool's.
+    /// some may have been written then; a file that is open for appending, since all writes to it would go
+    /// behind its end; a process that was forked from the pool's.
     pub fn sync(&self, range: impl RangeBounds<usize>) -> Result<u64, FileError> {
         let range = self.region.bytes(range).map_err(FileError::Range)?;
-        if self.file.metadata()?.len() < range.end as u64 {
-            self.file.set_len(range.end as u64)?;
+        if files::appends(self.file.as_raw_fd()) {
+            let what = "it is open for appending: writes would go behind its end";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what).into());
         }
+        let written = self.write_back(range);
+        if written.is_err() {
+            self.doubtful.store(true, Ordering::Relaxed);
+        }
+        Ok(written?)
+    }
+
+    fn write_back(&self, range: Range<usize>) -> io::Result<u64> {
+        let doubtful = self.doubtful.load(Ordering::Relaxed);
         let (mut ours, mut theirs) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
         let (mut at, mut written) = (range.start, 0);
         while at < range.end {
@@ -73,11 +90,17 @@ impl FileRegion {
             ours.copy_from_slice(&self.region[at..at + len]);
             let got = read_at(&self.file, theirs, at)?;
             theirs[got..].fill(0);
-            for run in differing(ours, theirs, at % PAGE_BYTES) {
+            let runs = if doubtful { vec![0..len] } else { differing(ours, theirs, at % PAGE_BYTES) };
+            for run in runs {
                 self.file.write_all_at(&ours[run.clone()], (at + run.start) as u64)?;
                 written += run.len() as u64;
             }
             at += len;
+        }
+        // By a write, which can only make it longer: somebody else may be about to write behind it.
+        let about = self.file.metadata()?;
+        if !range.is_empty() && about.is_file() && about.len() < range.end as u64 {
+            self.file.write_all_at(&[self.region[range.end - 1]], range.end as u64 - 1)?;
         }
         self.file.sync_data()?;
         Ok(written)
