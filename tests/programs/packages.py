@@ -47,6 +47,7 @@ share/man/man1/weir-completions.1
 share/man/man1/weir-config.1
 share/man/man1/weir-demo.1
 share/man/man1/weir-doctor.1
+share/man/man1/weir-jupyter.1
 share/man/man1/weir-man.1
 share/man/man1/weir-run.1
 share/man/man1/weir-serve.1

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
@@ -45,6 +46,8 @@ pub enum Command {
     Set(SetArgs),
     /// Measure Weir against the kernel's own swap, or against the program alone
     Bench(BenchArgs),
+    /// Make a kernel for Jupyter whose Python runs under Weir
+    Jupyter(JupyterArgs),
     /// Show the settings in force
     Config(ConfigArgs),
     /// Print a completion script for a shell
@@ -68,6 +71,30 @@ pub enum Command {
     /// Enter a control group, then become another program
     #[command(name = "__in-cgroup", hide = true)]
     InCgroup(InCgroupArgs),
+}
+
+/// Arguments of `weir jupyter`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "weir jupyter install [OPTIONS]",
+    after_help = "Notebooks that take this kernel have their Python within the budget, others are as before."
+)]
+pub struct JupyterArgs {
+    /// What to do with it: install
+    #[arg(value_parser = ["install"], hide_possible_values = true)]
+    pub action: String,
+    /// Its budget, as of weir run [default: what surrounds it, as of weir run]
+    #[arg(long, short = 'm', value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Its name among the kernels
+    #[arg(long, value_name = "NAME", default_value = "weir")]
+    pub name: String,
+    /// Python interpreter with ipykernel
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub python: PathBuf,
+    /// Below this folder, as of an environment, and not for this user alone
+    #[arg(long, value_name = "DIR")]
+    pub prefix: Option<PathBuf>,
 }
 
 /// Arguments of `weir run`.

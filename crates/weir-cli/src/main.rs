@@ -7,6 +7,7 @@ mod config_cmd;
 mod demo;
 mod doctor;
 mod elf;
+mod jupyter;
 mod live;
 mod run;
 mod serve;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => exit::finish(stat::stat(&args)),
         Command::Top(args) => exit::finish(top::top(&args)),
         Command::Bench(args) => exit::finish(bench::bench(&args)),
+        Command::Jupyter(args) => exit::finish(jupyter::jupyter(&args)),
         Command::Config(args) => exit::finish(config_cmd::config(&args)),
         Command::Completions { shell } => exit::finish(completions::print(shell)),
         Command::Man { command } => exit::finish(print_man_page(command.as_deref())),

@@ -52,6 +52,37 @@ fn completions_and_the_manual_page_come_from_the_same_table() {
 }
 
 #[test]
+fn a_kernel_for_jupyter_runs_python_within_its_budget_and_needs_one_that_can_be_a_kernel() {
+    let home = Folder::new();
+    let python = home.script("python", "echo /opt/env/bin/python\n");
+    let run = |words: &[&str]| {
+        let mut weir = weir(&home);
+        weir.env_remove("XDG_DATA_HOME").env_remove("JUPYTER_DATA_DIR").args(["jupyter", "install"]);
+        weir.arg("--python").arg(&python).args(words).output().unwrap()
+    };
+    let made = run(&["--memory", "2G", "--name", "two"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    assert!(stdout(&made).contains("Python under Weir in 2G"), "{}", stdout(&made));
+    let file = home.0.join(".local/share/jupyter/kernels/two/kernel.json");
+    let spec: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let argv: Vec<&str> =
+        spec["argv"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    assert!(argv[0].starts_with('/') && argv[0].ends_with("/weir"), "{argv:?}");
+    let python_alone = ["/opt/env/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"];
+    assert_eq!(argv[1..], [&["run", "--quiet", "--memory", "2G", "--"][..], &python_alone].concat());
+    assert_eq!((&spec["language"], spec["display_name"].is_string()), (&"python".into(), true));
+    let prefix = home.0.join("prefix");
+    assert!(run(&["--prefix", prefix.to_str().unwrap()]).status.success());
+    let text = std::fs::read_to_string(prefix.join("share/jupyter/kernels/weir/kernel.json")).unwrap();
+    assert!(!text.contains("--memory"), "{text}");
+    assert_fails(&run(&["--memory", "5"]), 1, &["the least is"]);
+    assert_fails(&run(&["--name", "a/b"]), 1, &["letters"]);
+    home.script("python", "exit 1\n");
+    assert_fails(&run(&[]), 1, &["-m pip install ipykernel"]);
+    assert_fails(&weir(&home).args(["jupyter", "remove"]).output().unwrap(), 2, &["install"]);
+}
+
+#[test]
 fn completions_offer_values_and_not_what_help_hides() {
     let home = Folder::new();
     for shell in ["bash", "zsh", "fish"] {
