@@ -575,8 +575,8 @@ pub struct WorkloadArgs {
     #[arg(long, default_value_t = 1000)]
     pub calls: u64,
     /// File of files, which it makes
-    #[arg(long, value_name = "PATH", default_value = "")]
-    pub file: PathBuf,
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
     /// Bytes of that file
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub file_bytes: String,

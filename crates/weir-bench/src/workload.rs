@@ -64,7 +64,8 @@ pub fn main(args: &WorkloadArgs) -> anyhow::Result<ExitCode> {
     } else if args.phases == ["files"] {
         let size = &args.file_bytes;
         let file_bytes = parse_size(size, 0).with_context(|| format!("--file-bytes {size}"))?;
-        filework::workload(bytes, &args.file, usize::try_from(file_bytes)?)?
+        let file = args.file.as_deref().context("files: --file is missing")?;
+        filework::workload(bytes, file, usize::try_from(file_bytes)?)?
     } else if args.phases == ["gate"] {
         calls::workload(args.calls)?
     } else {

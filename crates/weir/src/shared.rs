@@ -120,6 +120,8 @@ pub struct Core<P: Pager> {
     pub balance_by_room: bool,
     /// There are files that can give way, and no room for memory.
     files_first: AtomicBool,
+    /// Of the pages that the pool took, and did not, those that say nothing any more.
+    forgot: [AtomicU64; 2],
 }
 
 impl<P: Pager> Core<P> {
@@ -154,6 +156,7 @@ impl<P: Pager> Core<P> {
             swappiness: 0,
             balance_by_room: true,
             files_first: AtomicBool::new(false),
+            forgot: [const { AtomicU64::new(0) }; 2],
         };
         core.ledger.charge(core.admission.bytes());
         core.stats.budget_bytes.store(g.budget_bytes, Ordering::Relaxed);

@@ -354,8 +354,8 @@ counters! {
         files_refaulted "weir_files_refaulted" pages
             "Pages of files were wanted again soon. A larger --memory.",
         /// How much speaks for the program's memory to give way to mapped files, in percent; from 100 on it
-        /// does: half of weir_balance_mapped, weir_balance_distress, and `--swappiness` as far as there is
-        /// weir_balance_room.
+        /// does where it has room to go to: half of `weir_balance_mapped`, `weir_balance_distress`, and
+        /// `--swappiness` as far as there is `weir_balance_room`.
         balance_tendency "weir_balance_tendency" percent
             "100 and more: memory is compressed or swapped so that files have RAM. --swappiness 0 keeps it.",
         /// What files leave to memory of the budget, in percent, when last measured.

@@ -295,9 +295,6 @@ impl Engine<KernelPager> {
                     self.tidy_up_pool();
                 }
                 if round.freed == 0 {
-                    if self.core.files_first() {
-                        self.files.call(); // the room is theirs to make
-                    }
                     break;
                 }
             }

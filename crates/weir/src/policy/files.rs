@@ -111,9 +111,10 @@ pub fn tendency(budget: u64, files: u64, swappiness: u64, (room, all): (u64, u64
 /// into; and more, as far as memory gives way and has room to go to.
 pub fn part(budget: u64, others: u64, swappiness: u64, room: (u64, u64)) -> u64 {
     let left = budget.saturating_sub(others + budget / FILES_SPARE_SHARE);
-    let mut part = left;
+    let (step, mut part) = (budget / FILES_FLOOR_SHARE, left);
     while part < left + room.0 && part < budget && tendency(budget, part, swappiness, room) >= WHOLE_PERCENT {
-        part += budget / FILES_FLOOR_SHARE;
+        // To the next border between parts of the RAM: steps from what is left would move with it.
+        part = (part / step + 1) * step;
     }
     part.min(left + room.0).clamp(budget / FILES_SPARE_SHARE, budget)
 }
@@ -250,6 +251,17 @@ mod tests {
             let full = |free| part(64 * MIB, 64 * MIB, swappiness, (free, 512 * MIB));
             assert_eq!([full(8 * MIB), full(3 * MIB), full(0)], [4 * MIB, 3 * MIB, 2 * MIB]);
             assert_eq!(part(64 * MIB, 900 * MIB, swappiness, (0, 512 * MIB)), 2 * MIB);
+        }
+    }
+
+    #[test]
+    fn what_files_may_have_does_not_fall_where_memory_has_less_and_memory_that_gave_way_has_no_more_to_give()
+    {
+        for swappiness in [0, 60, 200] {
+            let of = |left: u64| part(64 * MIB, 62 * MIB - left, swappiness, FREE);
+            let parts: Vec<u64> = (0..620).map(|tenth| of(tenth * MIB / 10)).collect();
+            assert!(parts.is_sorted(), "swappiness {swappiness}: {parts:?}");
+            assert!((0..620).all(|tenth| of(of(tenth * MIB / 10).min(62 * MIB)) <= of(tenth * MIB / 10)));
         }
     }
 

@@ -62,8 +62,10 @@ pub fn run_once<P: Pager>(core: &Core<P>, workbench: &mut Workbench, want: u32, 
     // 1. More frames than the budget allows, because metadata grew: give free ones back.
     core.room.frames.shed_excess(&core.pager);
     core.room.note_reclaim();
-    // No page of memory is looked at that could go nowhere, while files can give way. A fault has to try.
-    if effort != Effort::Direct && core.files_first() {
+    // No page of memory is looked at that could go nowhere, while files can give way. A fault has to try, and
+    // so has everybody while there are more frames than may be.
+    let fits = core.room.frames.existing() <= core.room.frames.limit();
+    if effort != Effort::Direct && fits && core.files_first() {
         stats::add(&core.stats.files_first, 1);
         return Reclaimed { idle: true, ..done };
     }

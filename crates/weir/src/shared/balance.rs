@@ -4,7 +4,7 @@
 use super::Core;
 use crate::config::rules::{Rule, is_on};
 use crate::door::Pager;
-use crate::limits::WHOLE_PERCENT;
+use crate::limits::{FILES_SPARE_SHARE, WHOLE_PERCENT};
 use crate::page::id::BLOCK_PAGES;
 use crate::policy::files::{distress, tendency};
 use crate::sync::Ordering;
@@ -24,9 +24,11 @@ impl<P: Pager> Core<P> {
         s.files_bytes_peak.fetch_max(bytes, Ordering::Relaxed);
         self.note_total();
         let room = self.room_for_memory();
-        let first = bytes > 0 && !stuck && room.0 * WHOLE_PERCENT < room.1.max(1);
-        self.files_first.store(first, Ordering::Relaxed);
-        self.tell_terms(room);
+        // What is within its part stays: then nobody but memory can make room.
+        let over = bytes > self.files_part_of(room);
+        self.files_first.store(over && !stuck && self.has_no(room), Ordering::Relaxed);
+        self.tell_terms(bytes, room);
+        self.forget_what_the_pool_took();
         if self.ledger.note_files(bytes, self.files_part_of(room)) {
             self.follow();
         }
@@ -40,7 +42,13 @@ impl<P: Pager> Core<P> {
     /// Whether files are to give way before any page of the program's memory is looked at: that could go
     /// nowhere.
     pub fn files_first(&self) -> bool {
-        self.files_first.load(Ordering::Relaxed)
+        // Asked again: the keeper may be held up by a disk, and there is room meanwhile.
+        self.files_first.load(Ordering::Relaxed) && self.has_no(self.room_for_memory())
+    }
+
+    /// Less than a hundredth of what there could be, or of the RAM.
+    fn has_no(&self, (room, all): (u64, u64)) -> bool {
+        room * WHOLE_PERCENT < all.min(self.ledger.budget_bytes()).max(1)
     }
 
     fn files_part_of(&self, room: (u64, u64)) -> u64 {
@@ -76,27 +84,47 @@ impl<P: Pager> Core<P> {
         (packed + (free + copies).min(s.tier.bytes()), whole + s.tier.bytes())
     }
 
-    /// Pages that the pool took, and pages that were to go there, so far.
+    /// Pages that the pool took lately, and pages that were to go there.
     fn taken_by_pool(&self) -> (u64, u64) {
+        let (taken, refused) = self.pool_lately();
+        (taken + 1, taken + 1 + refused) // the first has a chance
+    }
+
+    /// Pages that the pool took and that it did not, but for those that are forgotten.
+    fn pool_lately(&self) -> (u64, u64) {
         let s = &self.stats;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let past = self.copies.swapping.as_ref().map_or(0, |swapping| {
             let out = swapping.tier.counters().pages_out.load(Ordering::Relaxed);
             out.saturating_sub(get(&s.swap_from_pool) + get(&s.swap_through))
         });
-        let taken = s.pool_out().get() + 1; // the first has a chance
-        (taken, taken + get(&s.out_stuck) + past)
+        let (taken, refused) = (s.pool_out().get(), get(&s.out_stuck) + past);
+        let [forgot_taken, forgot_refused] = self.forgot.each_ref().map(get);
+        (taken.saturating_sub(forgot_taken), refused.saturating_sub(forgot_refused))
     }
 
-    /// The terms, in the statistics, where files have what memory leaves.
-    fn tell_terms(&self, room: (u64, u64)) {
+    /// Half of it is forgotten as soon as it is about more pages than there are frames: the program may have
+    /// other data by now.
+    fn forget_what_the_pool_took(&self) {
+        let (taken, refused) = self.pool_lately();
+        if taken + refused > u64::from(self.room.frames.limit()) {
+            self.forgot[0].fetch_add(taken / 2, Ordering::Relaxed);
+            self.forgot[1].fetch_add(refused / 2, Ordering::Relaxed);
+        }
+    }
+
+    /// The terms by which files get more than memory leaves; none where there are no files.
+    fn tell_terms(&self, bytes: u64, room: (u64, u64)) {
         let (budget, s) = (self.ledger.budget_bytes(), &self.stats);
-        let left = budget.saturating_sub(self.ledger.beside_files(self.wanted_bytes()));
-        let tendency = tendency(budget, left, self.swappiness, room);
-        s.balance_mapped.store((budget - left) * WHOLE_PERCENT / budget, Ordering::Relaxed);
-        s.balance_distress.store(distress(budget, left), Ordering::Relaxed);
-        s.balance_room.store(room.0 * WHOLE_PERCENT / room.1.max(1), Ordering::Relaxed);
-        s.balance_tendency.store(tendency, Ordering::Relaxed);
+        let beside = self.ledger.beside_files(self.wanted_bytes());
+        let left = budget.saturating_sub(beside + budget / FILES_SPARE_SHARE);
+        let tell = |counter: &AtomicU64, value: u64| {
+            counter.store(if bytes > 0 { value } else { 0 }, Ordering::Relaxed);
+        };
+        tell(&s.balance_mapped, (budget - left) * WHOLE_PERCENT / budget);
+        tell(&s.balance_distress, distress(budget, left));
+        tell(&s.balance_room, room.0 * WHOLE_PERCENT / room.1.max(1));
+        tell(&s.balance_tendency, tendency(budget, left, self.swappiness, room));
     }
 }
 
@@ -139,16 +167,17 @@ mod tests {
     #[test]
     fn files_give_way_first_while_they_can_and_memory_has_no_room() {
         let core = World::budget(16).swap(FakeDisk::new(16 * MIB, 512), 16 * MIB).core();
-        core.note_files(4 * MIB, false);
+        core.note_files(20 * MIB, false);
         assert!(!core.files_first());
         core.copies.swapping.as_ref().unwrap().set_full();
         let first = |bytes, stuck| {
             core.note_files(bytes, stuck);
             core.files_first()
         };
-        assert_eq!([first(4 * MIB, false), first(0, false), first(4 * MIB, true)], [true, false, false]);
+        let seen = [first(20 * MIB, false), first(0, false), first(20 * MIB, true), first(MIB, false)];
+        assert_eq!(seen, [true, false, false, false], "the last is within its part");
         assert_eq!(core.stats.balance_room.load(Ordering::Relaxed), 0);
-        assert!(!without(Rule::Balance, || first(4 * MIB, false)));
+        assert!(!without(Rule::Balance, || first(20 * MIB, false)));
         assert_eq!(core.stats.balance_room.load(Ordering::Relaxed), 100);
     }
 }
