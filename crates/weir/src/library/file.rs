@@ -90,7 +90,8 @@ impl FileRegion {
             ours.copy_from_slice(&self.region[at..at + len]);
             let got = read_at(&self.file, theirs, at)?;
             theirs[got..].fill(0);
-            let runs = if doubtful { vec![0..len] } else { differing(ours, theirs, at % PAGE_BYTES) };
+            let whole = core::iter::once(0..len);
+            let runs = if doubtful { whole.collect() } else { differing(ours, theirs, at % PAGE_BYTES) };
             for run in runs {
                 self.file.write_all_at(&ours[run.clone()], (at + run.start) as u64)?;
                 written += run.len() as u64;
