@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=target/release}" "${PREFIX:=/usr/local}" "${DESTDIR:=}" "${ZSH:=zsh/site-functions}"
 root=$DESTDIR$PREFIX
-commands='run demo doctor stat top serve set bench config completions man'
+commands='run demo doctor stat top serve set bench jupyter config completions man'
 documents='LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md'
 notices=third-party-licences.txt
 
