@@ -125,7 +125,7 @@ pub fn files(args: &FilesArgs) -> anyhow::Result<Findings> {
         "scenario": "files", "kernel": probe::probe().kernel.release, "limit_bytes": limit,
         "file_bytes": limit * FILE_PER_LIMIT, "seconds_per_row": plan.seconds, "repeats": common.runs(),
         "threads": THREADS, "dir": dir, "readahead_kib": disk::readahead_kib(&dir),
-        "notes": notes, "rows": rows::report(&runs), "runs": runs,
+        "notes": notes, "rows": rows::report(&runs, limit), "runs": runs,
     });
     Ok(Findings::new(report, common.json, rows::human))
 }

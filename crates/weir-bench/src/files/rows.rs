@@ -53,6 +53,9 @@ const fn read(label: &'static str, phase: &'static str, field: &'static str, wan
     Row { label, phase, field, scale: 1.0, unit: "x", lower_is_better: true, wanted }
 }
 
+/// RAM may exceed the limit by one part in so many, for the program and the kernel's own tables.
+const RAM_SLACK_PART: u64 = 16;
+
 static ROWS: [Row; 13] = [
     throughput("one pass, 4x the RAM", "sequential", Wanted::Times("disk", 0.9)),
     ram("sequential"),
@@ -80,7 +83,14 @@ impl Row {
         median(mine.filter_map(|run| run[self.field].as_f64()))
     }
 
-    fn report(&self, runs: &[Value]) -> Value {
+    /// Whether Weir had more RAM in this phase than the kernel may have: then nothing is gained.
+    fn had_more(&self, runs: &[Value], limit: u64) -> bool {
+        let mine = runs.iter().filter(|run| run["phase"] == self.phase && run["side"] == "weir");
+        let most = median(mine.filter_map(|run| run["ram_bytes"].as_f64()));
+        self.field != "ram_bytes" && most.is_some_and(|bytes| bytes > (limit + limit / RAM_SLACK_PART) as f64)
+    }
+
+    fn report(&self, runs: &[Value], limit: u64) -> Value {
         let of = |side: &str| self.median(runs, side).filter(|value| *value > 0.0);
         let weir = self.median(runs, "weir");
         let kernel = [of("kernel"), of("advised")].into_iter().flatten();
@@ -104,6 +114,12 @@ impl Row {
             Wanted::AtMost(most) => (json!(format!("at most {most}x")), json!(weir.map(|weir| weir <= most))),
             Wanted::Nothing => (Value::Null, Value::Null),
         };
+        if self.had_more(runs, limit) {
+            (json["gain"], json["times"]["weir"]) = (Value::Null, Value::Null);
+            if !json["wanted"].is_null() {
+                json["reached"] = json!(false);
+            }
+        }
         json
     }
 }
@@ -117,8 +133,8 @@ fn name(side: &str) -> &str {
 }
 
 /// The medians of every row, and what Weir gains.
-pub fn report(runs: &[Value]) -> Value {
-    ROWS.iter().map(|row| row.report(runs)).collect()
+pub fn report(runs: &[Value], limit: u64) -> Value {
+    ROWS.iter().map(|row| row.report(runs, limit)).collect()
 }
 
 /// The table, with what it was measured on.
@@ -127,7 +143,7 @@ pub fn human(report: &Value) -> String {
         "Mapped files: {} RAM, the kernel's limit and Weir's budget; medians of {} run(s) of {} s, Linux {}\n\
          file of {} in {}, readahead of {} KiB; random reads by {} threads\n\
          direct: past the kernel's cache, by requests of 1 MiB, 8 at a time, or by the same threads;\n\
-         kernel: its usual advice; advised: MADV_SEQUENTIAL, MADV_RANDOM\n",
+         kernel: its usual advice; advised: MADV_SEQUENTIAL, MADV_RANDOM; no gains where Weir had more RAM\n",
         size(&report["limit_bytes"]),
         report["repeats"],
         report["seconds_per_row"],
@@ -186,7 +202,7 @@ mod tests {
             p99("advised", 3e6),
             p99("weir", 1e6),
         ];
-        let report = report(&runs);
+        let report = report(&runs, 64 << 20);
         let found = row(&report, "random16", "ops_per_s");
         assert_eq!(found["gain"], json!({ "disk": 0.5, "kernel": 4.0, "advised": 2.0, "weir": 1.0 }));
         assert_eq!(found["times"], json!({ "disk": 4.0, "kernel": 0.5, "advised": 1.0, "weir": 2.0 }));
@@ -199,21 +215,34 @@ mod tests {
     }
 
     #[test]
+    fn with_more_ram_than_the_kernel_has_nothing_is_gained_or_reached() {
+        let rate = |side: &str, value: f64| run("random16", side, "ops_per_s", value);
+        let mut runs = vec![rate("advised", 2e3), rate("weir", 9e3)];
+        for (bytes, gain) in [(65, json!(4.5)), (80, Value::Null)] {
+            runs[1]["ram_bytes"] = json!(bytes << 20);
+            let report = report(&runs, 64 << 20);
+            let found = row(&report, "random16", "ops_per_s");
+            assert_eq!((&found["gain"]["advised"], &found["reached"]), (&gain, &json!(gain.is_number())));
+            assert_eq!(row(&report, "random16", "ram_bytes")["weir"], json!(f64::from(bytes)));
+        }
+    }
+
+    #[test]
     fn a_pass_that_reads_more_than_is_wanted_does_not_reach_it() {
         for (value, reached) in [(1.1, true), (1.3, false)] {
-            let report = report(&[run("cyclic", "weir", "read_part", value)]);
+            let report = report(&[run("cyclic", "weir", "read_part", value)], 64 << 20);
             assert_eq!(row(&report, "cyclic", "read_part")["reached"], json!(reached));
         }
-        let slow = report(&[
-            run("sequential", "disk", "mb_per_s", 100.0),
-            run("sequential", "weir", "mb_per_s", 89.0),
-        ]);
+        let slow = report(
+            &[run("sequential", "disk", "mb_per_s", 100.0), run("sequential", "weir", "mb_per_s", 89.0)],
+            64 << 20,
+        );
         assert_eq!(row(&slow, "sequential", "mb_per_s")["reached"], json!(false));
     }
 
     #[test]
     fn what_was_not_measured_is_a_dash_and_no_success() {
-        let report = json!({ "rows": report(&[]), "notes": ["no root"], "limit_bytes": 64 << 20 });
+        let report = json!({ "rows": report(&[], 64 << 20), "notes": ["no root"], "limit_bytes": 64 << 20 });
         let text = human(&report);
         assert!(text.contains("note: no root") && text.contains("0.9x direct"), "{text}");
         assert!(report["rows"][0]["reached"].is_null());
