@@ -12,10 +12,10 @@ import sys
 import tempfile
 
 import checks
+from packages import told
 from run import VENV, WEIR
 
 MIB = 1 << 20
-SECONDS = 120
 WORK = pathlib.Path(__file__).with_name("files_work.py")
 # Commits before the kill; after the second the base is larger than the budget.
 LMDB_STEPS = (30, 500)
@@ -49,21 +49,15 @@ def get(mapping, n):
 """
 
 
-def run(*command):
-    """Runs a tool; what it says where it fails."""
-    ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, f"{command[0]}: {ended.stderr}"
-
-
 @contextlib.contextmanager
 def mounted(folder, *options):
     """Something mounted at a folder, which is made for it."""
     folder.mkdir(exist_ok=True)
-    run("mount", *options, folder)
+    told(["mount", *options, folder])
     try:
         yield folder
     finally:
-        run("umount", "--lazy", folder)
+        told(["umount", "--lazy", folder])
 
 
 class Place:
@@ -79,16 +73,7 @@ class Place:
 
     def says(self, weir, code, folder):
         """What a program says that runs in this folder."""
-        ran = subprocess.run(
-            self.command(weir, "-c", HELP + code),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert ran.returncode == 0, f"weir {weir}: status {ran.returncode}: {ran.stderr[-500:]}"
-        return ran.stdout
+        return told(self.command(weir, "-c", HELP + code), cwd=folder)
 
     @contextlib.contextmanager
     def disk(self, size, image="disk.img"):
@@ -96,7 +81,7 @@ class Place:
         image = self.folder / image
         with open(image, "wb") as file:
             file.truncate(size)
-        run("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", image)
+        told(["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", image])
         with mounted(self.folder / "disk", "-o", "loop", image) as folder:
             yield image, folder
 
@@ -132,8 +117,8 @@ print("all", not any(mapping[written * PAGE + PAGE :: 4099]))
             written = place.says(weir, write, folder)
             with open(folder / "written", "r+b") as file:
                 file.write(written.encode())
-            run("umount", folder)
-            run("mount", "-o", "loop", image, folder)
+            told(["umount", folder])
+            told(["mount", "-o", "loop", image, folder])
             assert place.says(False, read, folder) == "all True\n"
 
 
@@ -158,8 +143,8 @@ for again in range(3):
 """
     with place.disk(96 * MIB) as (image, folder):
         place.says(False, write, folder)
-        run("umount", folder)
-        run("mount", "-o", "loop,ro", image, folder)
+        told(["umount", folder])
+        told(["mount", "-o", "loop,ro", image, folder])
         os.truncate(image, 48 * MIB)
         pathlib.Path("/proc/sys/vm/drop_caches").write_text("1", encoding="ascii")
         natively, under = place.says(False, read, folder), place.says(True, read, folder)

@@ -192,9 +192,7 @@ fn human(report: &Value) -> String {
         out +=
             &format!("weir RAM: {budget} budget, {peak} peak; pages travel by {pager}, faults: {faults}\n");
     }
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        out += &format!("note: {note}\n");
-    }
+    out += &crate::scenarios::note_lines(report);
     out += "all outputs identical\n\n";
     let rows: Vec<Vec<String>> = report["rows"]
         .as_array()

@@ -222,9 +222,7 @@ fn human(report: &Value) -> String {
         text("faults"),
         text("kernel"),
     );
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        out += &format!("note: {note}\n");
-    }
+    out += &crate::scenarios::note_lines(report);
     let rows: Vec<Vec<String>> = report["rows"]
         .as_array()
         .into_iter()

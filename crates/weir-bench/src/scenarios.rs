@@ -87,6 +87,12 @@ pub fn oom_note(runs: &[Value]) -> Vec<String> {
     notes
 }
 
+/// The notes of a report, a line each.
+pub fn note_lines(report: &Value) -> String {
+    let notes = report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    notes.map(|note| format!("note: {note}\n")).collect()
+}
+
 /// The middle value; the mean of the two middle ones for an even number. `None` for no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();

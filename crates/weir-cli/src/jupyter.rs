@@ -5,11 +5,10 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use weir::config::{MEMORY_BYTES_MIN, format_size, parse_size};
 use weir_cli::term;
-use weir_os::probe;
 
 use crate::cli::JupyterArgs;
+use crate::set::budget;
 
 /// Prints where Python is, if it can be a kernel of Jupyter's.
 const ASK: &str = "import sys, ipykernel; print(sys.executable)";
@@ -22,14 +21,7 @@ pub fn jupyter(args: &JupyterArgs) -> anyhow::Result<ExitCode> {
         "--name {}: letters, digits, '.', '_' and '-' are what Jupyter takes",
         args.name
     );
-    if let Some(memory) = &args.memory {
-        let bytes = parse_size(memory, probe::ram_limit_bytes()).with_context(|| memory.clone())?;
-        ensure!(
-            bytes >= MEMORY_BYTES_MIN,
-            "--memory {memory}: the least is {}",
-            format_size(MEMORY_BYTES_MIN)
-        );
-    }
+    args.memory.as_deref().map(budget).transpose()?;
     let weir = std::env::current_exe().context("cannot find the path of this binary")?;
     let spec = spec(&weir, &python(&args.python)?, args.memory.as_deref());
     let folder = data(args.prefix.as_deref())?.join("kernels").join(&args.name);

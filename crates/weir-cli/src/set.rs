@@ -21,8 +21,7 @@ pub struct Changed {
 
 /// Asks the process, and says what it has now.
 pub fn set(args: &SetArgs) -> anyhow::Result<ExitCode> {
-    let bytes = parse_size(&args.memory, weir_os::probe::ram_limit_bytes())
-        .map_err(|e| anyhow::anyhow!("invalid value '{}' for --memory: {e}", args.memory))?;
+    let bytes = budget(&args.memory)?;
     let changed = change(args.pid, bytes)?;
     term::print(&format!("{}\n", told(args.pid, changed)))?;
     match limit(args.pid, changed, bytes) {
@@ -31,11 +30,23 @@ pub fn set(args: &SetArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Asks the process for another budget.
-pub fn change(pid: u32, bytes: u64) -> anyhow::Result<Changed> {
+/// The budget that `--memory` names, bytes.
+pub fn budget(text: &str) -> anyhow::Result<u64> {
+    let bytes = parse_size(text, weir_os::probe::ram_limit_bytes())
+        .map_err(|e| anyhow::anyhow!("invalid value '{text}' for --memory: {e}"))?;
+    is_enough(bytes).map(|()| bytes)
+}
+
+fn is_enough(bytes: u64) -> anyhow::Result<()> {
     if bytes < MEMORY_BYTES_MIN {
         bail!("a budget of {bytes} bytes is too small; the least is {}", Size(MEMORY_BYTES_MIN));
     }
+    Ok(())
+}
+
+/// Asks the process for another budget.
+pub fn change(pid: u32, bytes: u64) -> anyhow::Result<Changed> {
+    is_enough(bytes)?;
     let live = Live::open(pid)?;
     let before = live.shown()?.get("weir_budget_bytes");
     let after = live.ask_for(bytes)?;

@@ -57,56 +57,66 @@ pub fn has_file_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// Private anonymous memory, taken with the C library's `mmap` so that a preloaded Weir sees it as any
-/// program's.
+const RW: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// A mapping of words that is the value's own, taken with the C library's `mmap` so that a preloaded Weir
+/// sees it as any program's.
 #[derive(Debug)]
-pub struct AnonymousWords {
+struct Mapping {
     start: NonNull<u64>,
-    len_words: usize,
+    bytes: usize,
 }
 
 // SAFETY: the memory is owned by the value, and shared access goes through atomics only.
-unsafe impl Send for AnonymousWords {}
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for AnonymousWords {}
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize, rights: libc::c_int, flags: libc::c_int, fd: libc::c_int) -> io::Result<Mapping> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, 0) };
+        match NonNull::new(start.cast::<u64>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { start, bytes }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped until the value is dropped, aligned to a page; AtomicU64 has the layout of u64, and
+        // while `&self` lives all access is atomic.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / 8) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `new` mapped; borrows of it have ended.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Private anonymous memory.
+#[derive(Debug)]
+pub struct AnonymousWords(Mapping);
 
 impl AnonymousWords {
     /// Maps `bytes` (rounded down to whole words, at least one), all zero.
     pub fn new(bytes: usize) -> io::Result<AnonymousWords> {
-        AnonymousWords::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
-    }
-
-    fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<AnonymousWords> {
-        let len_words = (bytes / 8).max(1);
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len_words * 8, rights, flags, fd, 0) };
-        match NonNull::new(start.cast::<u64>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
-                Ok(AnonymousWords { start, len_words })
-            }
-            _ => Err(io::Error::last_os_error()),
-        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Mapping::new((bytes / 8).max(1) * 8, RW, flags, -1).map(AnonymousWords)
     }
 
     /// The memory, for the one who fills it.
     pub fn words_mut(&mut self) -> &mut [u64] {
         // SAFETY: the mapping is ours, zero-initialised, aligned to a page, and `&mut self` makes the access
         // exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_words) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.bytes / 8) }
     }
 
     /// The memory, for several threads at once.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: AtomicU64 has the layout of u64, and while `&self` lives all access is atomic.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.len_words) }
-    }
-}
-
-impl Drop for AnonymousWords {
-    fn drop(&mut self) {
-        // SAFETY: unmaps exactly what `new` mapped; borrows of it have ended.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_words * 8) };
+        self.0.words()
     }
 }
 
@@ -121,35 +131,20 @@ pub enum Advice {
     Random,
 }
 
-/// A file mapped for reading, with the C library's `mmap` so that a preloaded Weir sees it as any program's.
-/// Whoever reads beyond the end of a file that has become shorter is killed by SIGBUS.
+/// A file mapped for reading. Whoever reads beyond the end of a file that has become shorter is killed by
+/// SIGBUS.
 #[derive(Debug)]
-pub struct MappedFile {
-    start: NonNull<u64>,
-    bytes: usize,
-}
-
-// SAFETY: the mapping is owned by the value, and all access goes through atomics.
-unsafe impl Send for MappedFile {}
-// SAFETY: as above.
-unsafe impl Sync for MappedFile {}
+pub struct MappedFile(Mapping);
 
 impl MappedFile {
     /// Maps the first `bytes` of a file, shared.
     pub fn new(file: &File, bytes: usize) -> io::Result<MappedFile> {
-        let (prot, flags) = (libc::PROT_READ, libc::MAP_SHARED);
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, file.as_raw_fd(), 0) };
-        match NonNull::new(start.cast::<u64>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(MappedFile { start, bytes }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        Mapping::new(bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd()).map(MappedFile)
     }
 
     /// Its words. To be loaded alone, `Relaxed`: the memory cannot be written.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped until the value is dropped, aligned to a page; atomics, because words may change.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / 8) }
+        self.0.words()
     }
 
     /// Tells the kernel how all of it will be read.
@@ -159,7 +154,7 @@ impl MappedFile {
             Advice::Sequential => libc::MADV_SEQUENTIAL,
             Advice::Random => libc::MADV_RANDOM,
         };
-        self.tell(0..self.bytes, advice)
+        self.tell(0..self.0.bytes, advice)
     }
 
     /// Has a range of bytes read, from a page on; nobody waits for it.
@@ -168,19 +163,12 @@ impl MappedFile {
     }
 
     fn tell(&self, range: Range<usize>, advice: libc::c_int) -> io::Result<()> {
-        let end = range.end.min(self.bytes);
+        let end = range.end.min(self.0.bytes);
         let start = range.start.min(end);
         // SAFETY: within the mapping, and the advice changes no contents.
         check(unsafe {
-            libc::madvise(self.start.as_ptr().cast::<u8>().add(start).cast(), end - start, advice)
+            libc::madvise(self.0.start.as_ptr().cast::<u8>().add(start).cast(), end - start, advice)
         })
-    }
-}
-
-impl Drop for MappedFile {
-    fn drop(&mut self) {
-        // SAFETY: unmaps exactly what `new` mapped; borrows of it have ended.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
@@ -202,12 +190,12 @@ pub fn forget_cached(file: &File) -> Option<u64> {
 /// The beginning of a file, mapped shared by the C library's `mmap`: what is written is the file's. All
 /// access is atomic, for others may have it mapped as well.
 #[derive(Debug)]
-pub struct FileWords(AnonymousWords);
+pub struct FileWords(Mapping);
 
 impl FileWords {
     /// Maps `bytes` of a file that has so many, for reading and writing.
     pub fn new(file: &File, bytes: usize) -> io::Result<FileWords> {
-        AnonymousWords::map(bytes, libc::MAP_SHARED, file.as_raw_fd()).map(FileWords)
+        Mapping::new(bytes, RW, libc::MAP_SHARED, file.as_raw_fd()).map(FileWords)
     }
 
     /// The file's words.

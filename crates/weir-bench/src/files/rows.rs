@@ -153,9 +153,7 @@ pub fn human(report: &Value) -> String {
         report["readahead_kib"],
         report["threads"],
     );
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("note: {note}\n");
-    }
+    text += &crate::scenarios::note_lines(report);
     let mut headers = vec!["".to_owned(), "unit".to_owned()];
     let sides = SIDES.map(super::Side::key);
     headers.extend(sides.map(|side| if side == "weir" { "Weir".to_owned() } else { name(side).to_owned() }));

@@ -189,9 +189,7 @@ fn row(runs: &[Value], tier: &Tier, threads: u32, target: f64) -> Value {
 pub fn human(report: &Value) -> String {
     let mut text =
         Plan::title(report, "F1, swap-out batching: pages per second written to, data twice the RAM");
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("note: {note}\n");
-    }
+    text += &crate::scenarios::note_lines(report);
     let rows = report["rows"].as_array().cloned().unwrap_or_default();
     for tier in TIERS {
         let rows: Vec<&Value> = rows.iter().filter(|row| row["tier"] == tier.key).collect();

@@ -219,9 +219,7 @@ pub fn human(report: &Value) -> String {
         size(&report["swap_bytes"]),
         size(&report["file_bytes"]),
     );
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("note: {note}\n");
-    }
+    text += &crate::scenarios::note_lines(report);
     let lines: Vec<Vec<String>> = report["rows"]
         .as_array()
         .into_iter()

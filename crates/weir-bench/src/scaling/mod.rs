@@ -206,9 +206,7 @@ fn human(report: &Value) -> String {
     );
     text += &disk::rival_lines(report);
     text += &format!("weir RAM: {} budget\n", size(&report["budget_bytes"]));
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("note: {note}\n");
-    }
+    text += &crate::scenarios::note_lines(report);
     text += "gain: accesses a second, how many times the kernel's. turns, waits: a fault's, for processors and for locks\n\n";
     text += &measured(report);
     if report["model"].is_object() {

@@ -249,9 +249,7 @@ pub fn human(report: &Value) -> String {
         report["readahead_kib"],
         report["dir"].as_str().unwrap_or("?"),
     );
-    for note in report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("note: {note}\n");
-    }
+    text += &crate::scenarios::note_lines(report);
     let rows = report["rows"].as_array().cloned().unwrap_or_default();
     let mut lines = Vec::new();
     for row in &rows {
